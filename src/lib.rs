@@ -1,0 +1,49 @@
+//! Installer for Rugix update bundles over HTTP that downloads only the blocks the device does not
+//! have yet.
+//!
+//! ```text
+//!   bundle url ─▶ open ─▶ seed ─▶ plan ─▶ fetch ⇄ write ─▶ report
+//!                trusted  what we  spans,  workers  in order,
+//!                index    have     steps   (http)   verified
+//! ```
+//!
+//! Verbs are stages, nouns are things; stages import things, things never import stages:
+//!
+//! | stage | turns | into |
+//! |---|---|---|
+//! | [`open`] | a URL, file or stream | a trusted header and the index of each payload |
+//! | [`seed`] | local devices and files | a claim which blocks they hold ([`scan`], [`chunker`]) |
+//! | [`plan`] | blocks wanted and blocks had | ordered steps and the ranges to ask for; a pure function |
+//! | [`fetch`] | ranges | bytes, on worker threads, with retry |
+//! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
+//! | [`report`] | events | progress, messages and the final report |
+//!
+//! [`install`] runs them. Things: [`remote`] and [`http`] (where bytes come from), [`bundle`] (the
+//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
+//!
+//! # Threads
+//!
+//! ```text
+//!   calling thread = writer                N workers, each with one keep-alive connection
+//!   ┌───────────────────────────┐  jobs    ┌──────────────────────┐
+//!   │ hand out spans while      │─────────▶│ receive a job        │
+//!   │ their bytes fit the budget│          │ get range, retry,    │
+//!   │ take span k, in order     │          │ ask for missing tail │
+//!   │ verify, decompress, write │◀─────────│ send bytes or error  │
+//!   └───────────────────────────┘ arrivals └──────────────────────┘
+//! ```
+//!
+//! The writer owns submission, so memory is bounded and nothing can deadlock; shutdown is
+//! disconnection. There is no async runtime and no other thread but those that scan seeds.
+//!
+//! # Trust
+//!
+//! The user names a bundle hash. It covers the bundle header, which holds the digest of each
+//! payload header and of each payload; a payload header holds the digest of each block. Raw bytes
+//! are compared with the digest above them before they are interpreted, and a block reaches the
+//! target only after its digest matched ([`hash::Verified`]). Servers, seeds and media are not
+//! trusted at all. Every limit on what remote bytes may ask for is a named constant.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("reflash writes Linux block devices and runs on Linux only");
+

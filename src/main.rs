@@ -1,0 +1,3 @@
+//! The `reflash` command.
+
+fn main() {}
