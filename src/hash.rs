@@ -1,0 +1,286 @@
+//! Digests: the three hash algorithms of the format, computing, parsing, printing, and the proof
+//! that some bytes match one.
+//!
+//! A digest is written `algorithm:hex` (`sha512-256:0a1b…`). The reference separates with `:` or
+//! `_` and spells SHA-512/256 with either `-` or `_`, so a string is split at its last separator.
+//! SHA-512/256 has initial values of its own; it is not a truncated SHA-512.
+//!
+//! [`Verified`] is the only form in which the device layer takes block bytes, and the only way to
+//! get one is a comparison that succeeded ([`Digest::verify`]), or a user's explicit wish to do
+//! without ([`Verified::unchecked`]).
+//!
+//! This file knows nothing of the other modules and is the only user of `sha2`.
+
+use std::fmt;
+
+use sha2::Digest as _;
+
+/// Size in bytes of the largest digest (SHA-512).
+pub const MAX_DIGEST_SIZE: usize = 64;
+
+/// A hash algorithm a bundle may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HashAlgorithm {
+    /// SHA-256, 32 bytes.
+    Sha256,
+    /// SHA-512, 64 bytes.
+    Sha512,
+    /// SHA-512/256, 32 bytes; the default of the reference.
+    Sha512_256,
+}
+
+impl HashAlgorithm {
+    /// The algorithm of a name as bundles, indexes and digest strings spell it.
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "sha256" => Some(Self::Sha256),
+            "sha512" => Some(Self::Sha512),
+            "sha512-256" | "sha512_256" => Some(Self::Sha512_256),
+            _ => None,
+        }
+    }
+
+    /// The canonical name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Sha512 => "sha512",
+            Self::Sha512_256 => "sha512-256",
+        }
+    }
+
+    /// Digest size in bytes.
+    pub fn size(self) -> usize {
+        match self {
+            Self::Sha256 | Self::Sha512_256 => 32,
+            Self::Sha512 => 64,
+        }
+    }
+
+    /// Hashes `bytes` at once.
+    pub fn digest(self, bytes: &[u8]) -> Digest {
+        let mut hasher = Hasher::new(self);
+        hasher.update(bytes);
+        hasher.finish()
+    }
+}
+
+impl fmt::Display for HashAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A hash value together with its algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest {
+    algorithm: HashAlgorithm,
+    /// The first `algorithm.size()` bytes; the rest is zero, so that comparing is a plain `==`.
+    bytes: [u8; MAX_DIGEST_SIZE],
+}
+
+impl Digest {
+    /// A digest from its raw bytes, or `None` when their number does not fit the algorithm.
+    pub fn from_bytes(algorithm: HashAlgorithm, raw: &[u8]) -> Option<Self> {
+        if raw.len() != algorithm.size() {
+            return None;
+        }
+        let mut bytes = [0; MAX_DIGEST_SIZE];
+        bytes.get_mut(..raw.len())?.copy_from_slice(raw);
+        Some(Self { algorithm, bytes })
+    }
+
+    /// A digest from `algorithm:hex` (or `algorithm_hex`), in upper or lower case.
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = text.rfind([':', '_'])?;
+        let algorithm = HashAlgorithm::parse(text.get(..at)?)?;
+        let hex = text.get(at + 1..)?.as_bytes();
+        let mut raw = [0; MAX_DIGEST_SIZE];
+        if hex.len() != algorithm.size() * 2 {
+            return None;
+        }
+        for (byte, pair) in raw.iter_mut().zip(hex.chunks_exact(2)) {
+            let [high, low] = pair else { return None };
+            *byte = (hex_value(*high)? << 4) | hex_value(*low)?;
+        }
+        Some(Self {
+            algorithm,
+            bytes: raw,
+        })
+    }
+
+    /// The algorithm that made it.
+    pub fn algorithm(&self) -> HashAlgorithm {
+        self.algorithm
+    }
+
+    /// The raw value, `algorithm().size()` bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.algorithm.size()).unwrap_or_default()
+    }
+
+    /// Hashes `bytes` and returns the proof that they have this digest, or else what they have.
+    pub fn verify<'a>(&self, bytes: &'a [u8]) -> Result<Verified<'a>, Digest> {
+        let found = self.algorithm.digest(bytes);
+        if found == *self {
+            Ok(Verified(bytes))
+        } else {
+            Err(found)
+        }
+    }
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.algorithm)?;
+        self.as_bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A hash in the making.
+#[derive(Clone, Debug)]
+pub struct Hasher(State);
+
+#[derive(Clone, Debug)]
+enum State {
+    Sha256(sha2::Sha256),
+    Sha512(sha2::Sha512),
+    Sha512_256(sha2::Sha512_256),
+}
+
+impl Hasher {
+    /// A hasher that has seen no byte yet.
+    pub fn new(algorithm: HashAlgorithm) -> Self {
+        Self(match algorithm {
+            HashAlgorithm::Sha256 => State::Sha256(sha2::Sha256::new()),
+            HashAlgorithm::Sha512 => State::Sha512(sha2::Sha512::new()),
+            HashAlgorithm::Sha512_256 => State::Sha512_256(sha2::Sha512_256::new()),
+        })
+    }
+
+    /// Takes in the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        match &mut self.0 {
+            State::Sha256(state) => state.update(bytes),
+            State::Sha512(state) => state.update(bytes),
+            State::Sha512_256(state) => state.update(bytes),
+        }
+    }
+
+    /// The digest of everything taken in.
+    pub fn finish(self) -> Digest {
+        let mut bytes = [0; MAX_DIGEST_SIZE];
+        let mut put = |raw: &[u8]| {
+            for (to, from) in bytes.iter_mut().zip(raw) {
+                *to = *from;
+            }
+        };
+        let algorithm = match self.0 {
+            State::Sha256(state) => {
+                put(&state.finalize());
+                HashAlgorithm::Sha256
+            }
+            State::Sha512(state) => {
+                put(&state.finalize());
+                HashAlgorithm::Sha512
+            }
+            State::Sha512_256(state) => {
+                put(&state.finalize());
+                HashAlgorithm::Sha512_256
+            }
+        };
+        Digest { algorithm, bytes }
+    }
+}
+
+/// Bytes that may be written to a target: their digest was compared and matched.
+#[derive(Clone, Copy, Debug)]
+pub struct Verified<'a>(&'a [u8]);
+
+impl<'a> Verified<'a> {
+    /// Bytes of a payload that has no block digests, accepted because the user said so
+    /// (`--insecure-allow-missing-block-index`). The payload digest is still checked at the end.
+    pub fn unchecked(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn knows_the_published_values() {
+        let abc = |algorithm: HashAlgorithm| algorithm.digest(b"abc").to_string();
+        assert_eq!(
+            abc(HashAlgorithm::Sha256),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(
+            abc(HashAlgorithm::Sha512_256),
+            "sha512-256:53048e2681941ef99b2e29b76b4c7dabe4c2d0c634fc6d46e0e2f13107e7af23"
+        );
+        assert!(abc(HashAlgorithm::Sha512).starts_with("sha512:ddaf35a193617abacc417349ae204131"));
+    }
+
+    #[test]
+    fn parses_every_accepted_spelling() {
+        let digest = HashAlgorithm::Sha512_256.digest(b"x");
+        let hex = digest.to_string().split_off("sha512-256:".len());
+        for text in [
+            format!("sha512-256:{hex}"),
+            format!("sha512_256:{hex}"),
+            format!("sha512_256_{hex}"),
+            format!("sha512-256_{hex}"),
+            format!("sha512-256:{}", hex.to_uppercase()),
+        ] {
+            assert_eq!(Digest::parse(&text), Some(digest), "{text}");
+        }
+        for text in [
+            "",
+            ":",
+            "sha256",
+            "sha256:",
+            "sha256:zz",
+            &hex,
+            &format!("sha512:{hex}"),
+            &format!("md5:{hex}"),
+            &format!("sha256:{hex}0"),
+            &format!("sha256:é{}", &hex[2..]),
+        ] {
+            assert_eq!(Digest::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn verifies_only_the_right_bytes() {
+        let digest = HashAlgorithm::Sha256.digest(b"right");
+        assert_eq!(
+            digest.verify(b"right").map(Verified::bytes),
+            Ok(&b"right"[..])
+        );
+        assert!(digest.verify(b"wrong").is_err());
+    }
+}
