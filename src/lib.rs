@@ -47,5 +47,6 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
+pub mod chunker;
 pub mod error;
 pub mod hash;
