@@ -50,3 +50,4 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 pub mod chunker;
 pub mod error;
 pub mod hash;
+pub mod scan;

@@ -1,0 +1,364 @@
+//! Cutting and hashing a local image on all cores.
+//!
+//! A content-defined cut depends only on the bytes since the last border, so a thread may start
+//! anywhere as if a border were there: after a block or two its borders are those of a scan from
+//! the beginning. The image is split into segments that threads take one after another, and the
+//! segments are joined where the borders of one meet those of the next; in between, the few blocks
+//! up to the meeting point are cut again. The result is that of a sequential scan, whatever the
+//! split.
+//!
+//! Memory: one window of a few blocks a thread, and what the caller keeps of each block.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Mutex;
+
+use crate::chunker::{Chunker, Cutter};
+
+/// Bytes of one segment: large against a block, small against an image.
+const SEGMENT_SIZE: u64 = 32 << 20;
+
+/// Bytes read at once.
+const READ_SIZE: usize = 1 << 20;
+
+/// Bytes of windows of all threads together, which bounds their number for very large blocks.
+const MAX_WINDOWS: usize = 128 << 20;
+
+/// A block of a local image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<T> {
+    /// Its place in the image.
+    pub offset: u64,
+    /// Its size in bytes.
+    pub size: u32,
+    /// What the caller keeps of it.
+    pub kept: T,
+}
+
+/// Reads exactly so many bytes at an offset.
+pub type ReadAt<'a> = &'a (dyn Fn(&mut [u8], u64) -> io::Result<()> + Sync);
+
+/// An image to scan, and how.
+#[derive(Clone, Copy)]
+pub struct Scan<'a> {
+    /// Reads the image.
+    pub read_at: ReadAt<'a>,
+    /// Its size in bytes.
+    pub size: u64,
+    /// How to cut it.
+    pub chunker: Chunker,
+    /// Told the bytes of each finished segment.
+    pub progress: &'a (dyn Fn(u64) + Sync),
+}
+
+impl std::fmt::Debug for Scan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scan")
+            .field("size", &self.size)
+            .field("chunker", &self.chunker)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Scan<'_> {
+    /// All blocks of the image in order, with what `keep` makes of the bytes of each.
+    ///
+    /// Where the image cannot be read, the blocks that could be read are returned together with
+    /// the first error.
+    pub fn run<T: Copy + Send>(
+        &self,
+        keep: &(dyn Fn(&[u8]) -> T + Sync),
+    ) -> (Vec<Found<T>>, Option<io::Error>) {
+        let window = READ_SIZE.max(self.chunker.max_size() as usize * 2);
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = cores.min(MAX_WINDOWS / window).max(1);
+        self.run_split(SEGMENT_SIZE, threads, keep)
+    }
+
+    fn run_split<T: Copy + Send>(
+        &self,
+        segment_size: u64,
+        threads: usize,
+        keep: &(dyn Fn(&[u8]) -> T + Sync),
+    ) -> (Vec<Found<T>>, Option<io::Error>) {
+        let count = usize::try_from(self.size.div_ceil(segment_size)).unwrap_or(usize::MAX);
+        let next = AtomicUsize::new(0);
+        let finished = Mutex::new(Vec::with_capacity(count));
+        let work = || {
+            let mut window = Window::new(self);
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= count {
+                    return;
+                }
+                let start = number as u64 * segment_size;
+                let end = (start + segment_size).min(self.size);
+                let segment = window.blocks(start, end, keep);
+                (self.progress)(end - start);
+                // A poisoned lock only means that another thread's `keep` panicked; the scope
+                // passes that panic on.
+                if let Ok(mut finished) = finished.lock() {
+                    finished.push((number, segment));
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads.min(count) {
+                // Without a thread more, the others do its share.
+                drop(std::thread::Builder::new().spawn_scoped(scope, work));
+            }
+            work();
+        });
+        let mut segments = finished.into_inner().unwrap_or_default();
+        segments.sort_unstable_by_key(|(number, _)| *number);
+        self.join(segments.into_iter().map(|(_, segment)| segment), keep)
+    }
+
+    fn join<T: Copy>(
+        &self,
+        segments: impl Iterator<Item = Segment<T>>,
+        keep: &(dyn Fn(&[u8]) -> T + Sync),
+    ) -> (Vec<Found<T>>, Option<io::Error>) {
+        let mut window = Window::new(self);
+        let mut joined: Vec<Found<T>> = Vec::new();
+        let mut error = None;
+        let mut at = 0;
+        for segment in segments {
+            let end = segment.blocks.last().map_or(at, end_of);
+            while at < end {
+                match segment
+                    .blocks
+                    .binary_search_by_key(&at, |block| block.offset)
+                {
+                    Ok(met) => {
+                        joined.extend(segment.blocks.get(met..).unwrap_or_default());
+                        at = end;
+                    }
+                    Err(_) => match window.block(at, keep) {
+                        Ok(block) => {
+                            joined.push(block);
+                            at = end_of(&block);
+                        }
+                        Err(cause) => {
+                            // Unreadable here: the segment's own blocks are still good data.
+                            error.get_or_insert(cause);
+                            joined.extend(segment.blocks.iter().filter(|b| b.offset > at));
+                            at = end;
+                        }
+                    },
+                }
+            }
+            if let Some(cause) = segment.error {
+                error.get_or_insert(cause);
+                at = segment.end;
+            }
+        }
+        (joined, error)
+    }
+}
+
+fn end_of<T>(block: &Found<T>) -> u64 {
+    block.offset + u64::from(block.size)
+}
+
+struct Segment<T> {
+    blocks: Vec<Found<T>>,
+    end: u64,
+    error: Option<io::Error>,
+}
+
+/// A stretch of the image in memory.
+struct Window<'a> {
+    scan: Scan<'a>,
+    cutter: Cutter,
+    bytes: Vec<u8>,
+    /// Offset of the first byte in memory.
+    start: u64,
+}
+
+impl<'a> Window<'a> {
+    fn new(scan: &Scan<'a>) -> Self {
+        Self {
+            scan: *scan,
+            cutter: scan.chunker.cutter(),
+            bytes: Vec::new(),
+            start: 0,
+        }
+    }
+
+    /// The blocks of a segment, cut as if its start were a border; the last one may pass its end.
+    fn blocks<T>(
+        &mut self,
+        start: u64,
+        end: u64,
+        keep: &(dyn Fn(&[u8]) -> T + Sync),
+    ) -> Segment<T> {
+        let mut blocks = Vec::new();
+        let mut at = start;
+        let mut error = None;
+        while at < end {
+            match self.block(at, keep) {
+                Ok(block) => {
+                    at = end_of(&block);
+                    blocks.push(block);
+                }
+                Err(cause) => {
+                    error = Some(cause);
+                    break;
+                }
+            }
+        }
+        Segment { blocks, end, error }
+    }
+
+    /// The block that starts at `at`, which lies inside the image.
+    fn block<T>(&mut self, at: u64, keep: &(dyn Fn(&[u8]) -> T + Sync)) -> io::Result<Found<T>> {
+        let need = (self.scan.size - at).min(self.cutter.max() as u64);
+        let cutter = self.cutter;
+        let ahead = self.ahead(at, need)?;
+        let size = cutter.cut(ahead);
+        let block = ahead.get(..size).unwrap_or(ahead);
+        Ok(Found {
+            offset: at,
+            size: u32::try_from(size).unwrap_or(u32::MAX),
+            kept: keep(block),
+        })
+    }
+
+    /// `need` bytes from `at` on, or more.
+    fn ahead(&mut self, at: u64, need: u64) -> io::Result<&[u8]> {
+        let end = self.start + self.bytes.len() as u64;
+        if at < self.start || at + need > end {
+            // Keep what is still wanted, read on behind it.
+            let kept = if (self.start..end).contains(&at) {
+                let passed = usize::try_from(at - self.start).unwrap_or(self.bytes.len());
+                self.bytes.drain(..passed);
+                self.bytes.len()
+            } else {
+                self.bytes.clear();
+                0
+            };
+            self.start = at;
+            let read = need.max((kept + READ_SIZE) as u64).min(self.scan.size - at);
+            let len = usize::try_from(read).map_err(|_| io::ErrorKind::OutOfMemory)?;
+            self.bytes.resize(len, 0);
+            let missing = self.bytes.get_mut(kept..).unwrap_or_default();
+            let result = (self.scan.read_at)(missing, at + kept as u64);
+            if result.is_err() {
+                self.bytes.truncate(kept);
+            }
+            result?;
+        }
+        let skip = usize::try_from(at - self.start).unwrap_or(self.bytes.len());
+        Ok(self.bytes.get(skip..).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation)] // made-up bytes
+mod tests {
+    use super::*;
+
+    fn image(len: usize, mut state: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len);
+        while bytes.len() < len {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let run = 1 + (state >> 50) as usize;
+            if state >> 40 & 7 == 0 {
+                bytes.extend(std::iter::repeat_n(0, run));
+            } else {
+                for i in 0..run.min(3000) {
+                    bytes.push((state >> (i % 7 * 8)) as u8 ^ (i * i) as u8);
+                }
+            }
+        }
+        bytes.truncate(len);
+        bytes
+    }
+
+    fn scan<T: Copy + Send>(
+        bytes: &[u8],
+        chunker: &str,
+        segment: u64,
+        threads: usize,
+        keep: &(dyn Fn(&[u8]) -> T + Sync),
+    ) -> Vec<Found<T>> {
+        let (found, error) = Scan {
+            read_at: &|buffer, at| {
+                let at = usize::try_from(at).expect("small");
+                buffer.copy_from_slice(&bytes[at..at + buffer.len()]);
+                Ok(())
+            },
+            size: bytes.len() as u64,
+            chunker: Chunker::parse(chunker).expect("a chunker"),
+            progress: &|_| {},
+        }
+        .run_split(segment, threads, keep);
+        assert!(error.is_none());
+        found
+    }
+
+    #[test]
+    fn any_split_gives_the_sequential_result() {
+        let sum = |block: &[u8]| {
+            block
+                .iter()
+                .fold(1u32, |s, b| s.wrapping_mul(31) ^ u32::from(*b))
+        };
+        for seed in 0..6 {
+            let bytes = image(300_000 + seed * 777, seed as u64 + 1);
+            for chunker in ["casync-1", "casync-4", "fixed-1", "fixed-3"] {
+                let whole = scan(&bytes, chunker, u64::MAX, 1, &sum);
+                assert_eq!(
+                    whole.iter().map(|b| b.size as usize).sum::<usize>(),
+                    bytes.len()
+                );
+                for segment in [1000, 4096, 30_000, 100_001, 299_999] {
+                    let split = scan(&bytes, chunker, segment, 3, &sum);
+                    assert!(
+                        split == whole,
+                        "seed {seed} {chunker} segments of {segment}"
+                    );
+                }
+            }
+        }
+        assert!(scan(&[], "casync-1", 1000, 2, &sum).is_empty());
+    }
+
+    #[test]
+    fn unreadable_stretches_cost_only_themselves() {
+        let bytes = image(400_000, 9);
+        let scan = |bad: std::ops::Range<u64>| {
+            Scan {
+                read_at: &|buffer, at| {
+                    if at < bad.end && at + buffer.len() as u64 > bad.start {
+                        return Err(io::ErrorKind::Other.into());
+                    }
+                    let at = usize::try_from(at).expect("small");
+                    buffer.copy_from_slice(&bytes[at..at + buffer.len()]);
+                    Ok(())
+                },
+                size: bytes.len() as u64,
+                chunker: Chunker::parse("casync-1").expect("a chunker"),
+                progress: &|_| {},
+            }
+            .run_split(40_000, 2, &|block| block.len())
+        };
+        let (all, none) = scan(0..0);
+        assert!(none.is_none());
+        let (found, error) = scan(200_000..200_001);
+        assert!(error.is_some());
+        assert!(
+            found.len() > all.len() / 4,
+            "{} of {}",
+            found.len(),
+            all.len()
+        );
+        assert!(found.iter().all(|b| {
+            let (start, end) = (b.offset, end_of(b));
+            end <= 200_000 || start > 200_000
+        }));
+    }
+}
