@@ -51,3 +51,4 @@ pub mod chunker;
 pub mod error;
 pub mod hash;
 pub mod scan;
+pub mod stlv;
