@@ -52,3 +52,4 @@ pub mod error;
 pub mod hash;
 pub mod scan;
 pub mod stlv;
+pub mod xz;
