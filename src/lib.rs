@@ -47,9 +47,11 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
+pub mod bundle;
 pub mod chunker;
 pub mod error;
 pub mod hash;
+pub mod rugix;
 pub mod scan;
 pub mod stlv;
 pub mod xz;
