@@ -51,6 +51,7 @@ pub mod bundle;
 pub mod chunker;
 pub mod error;
 pub mod hash;
+pub mod http;
 pub mod rugix;
 pub mod scan;
 pub mod stlv;
