@@ -53,6 +53,7 @@ pub mod error;
 pub mod fetch;
 pub mod hash;
 pub mod http;
+pub mod open;
 pub mod remote;
 pub mod rugix;
 pub mod scan;

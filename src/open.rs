@@ -1,0 +1,272 @@
+//! From the bundle's first bytes to a trusted header, and on to each payload's index.
+//!
+//! Raw bytes are compared with what is trusted before they are interpreted: the bundle header with
+//! the user's hash, each payload header with its digest in the bundle header. Until then only
+//! lengths are followed, under limits, to find where a header ends. The chain goes on from there:
+//! block digests stand in the payload headers, and the payload digest in the bundle header.
+//!
+//! With ranges this takes two requests for one payload, one if its index is small: the place of
+//! everything is known from lengths, nothing is probed. The data of a payload are jumped over to
+//! get to the header of the next.
+
+use std::ops::Range;
+
+use crate::bundle::{Header, Payload};
+use crate::error::{Error, Result, Subject};
+use crate::hash::Digest;
+use crate::remote::Cursor;
+use crate::rugix::{
+    parse_header, parse_payload_header, tag, MAX_HEADER_SIZE, MAX_PAYLOAD_HEADER_SIZE,
+    MAX_SIGNATURES_SIZE, MAX_SKIPPED_SIZE,
+};
+use crate::stlv::{self, Head, Kind, Scan, Tag};
+
+/// Bytes behind a payload's data in which its end must stand: its end head, and whatever optional
+/// atoms a newer bundler may put before it.
+const MAX_CLOSING_SIZE: u64 = 64 << 10;
+
+/// What a bundle must prove before anything is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Its bundle hash is this.
+    Hash(Digest),
+    /// Nothing. Its digests still guard against accidents.
+    Insecure,
+}
+
+/// A bundle whose header is trusted.
+#[derive(Debug)]
+pub struct Opening {
+    cursor: Cursor,
+    header: Header,
+    /// Number of the next payload.
+    next: usize,
+    /// End of the data of the payload before.
+    data_end: Option<u64>,
+}
+
+/// A payload whose header is trusted.
+#[derive(Debug)]
+pub struct Opened {
+    /// The payload.
+    pub payload: Payload,
+    /// The beginning of its data, as far as it came along with the header.
+    pub in_hand: Vec<u8>,
+}
+
+/// Reads and checks the bundle header.
+pub fn open(mut cursor: Cursor, trust: &Trust) -> Result<Opening> {
+    match peek(&mut cursor) {
+        Ok(head) if head.tag == tag::BUNDLE && head.kind == Kind::Start => cursor.advance(head.len),
+        // Whatever else is wrong with those bytes does not matter then.
+        Ok(_) | Err(Error::Malformed { .. }) => {
+            return Err(Error::Malformed {
+                offset: 0,
+                reason: "this is no Rugix bundle",
+            })
+        }
+        Err(error) => return Err(error),
+    }
+    skip_to(&mut cursor, tag::BUNDLE_HEADER, Kind::Start)?;
+    let offset = cursor.at();
+    let raw = take_whole(&mut cursor, MAX_HEADER_SIZE)?;
+    if let Trust::Hash(expected) = trust {
+        expected
+            .verify(&raw)
+            .map_err(|found| Error::mismatch(Subject::Header, expected, &found))?;
+    }
+    let header = parse_header(&raw, offset)?;
+    let head = skip_to(&mut cursor, tag::PAYLOADS, Kind::Start)?;
+    cursor.advance(head.len);
+    Ok(Opening {
+        cursor,
+        header,
+        next: 0,
+        data_end: None,
+    })
+}
+
+impl Opening {
+    /// The trusted header.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The read position; behind the data that were opened last.
+    pub fn cursor(&mut self) -> &mut Cursor {
+        &mut self.cursor
+    }
+
+    /// Checks that the last payload that was opened ends behind its data.
+    pub fn close(&mut self) -> Result<()> {
+        if let Some(end) = self.data_end.take() {
+            self.cursor.seek(end)?;
+            let head = skip_to(&mut self.cursor, tag::PAYLOAD, Kind::End)?;
+            self.cursor.advance(head.len);
+        }
+        Ok(())
+    }
+
+    /// Reads and checks the header of the next payload; `None` behind the last one.
+    pub fn next_payload(&mut self) -> Result<Option<Opened>> {
+        let Some(entry) = self.header.entries.get(self.next) else {
+            return Ok(None);
+        };
+        let (number, expected) = (self.next, entry.header_digest);
+        self.close()?;
+        let cursor = &mut self.cursor;
+        let start = if number == 0 { 0 } else { cursor.at() };
+        let head = skip_to(cursor, tag::PAYLOAD, Kind::Start)?;
+        cursor.advance(head.len);
+        skip_to(cursor, tag::PAYLOAD_HEADER, Kind::Start)?;
+        let offset = cursor.at();
+        let raw = take_whole(cursor, MAX_PAYLOAD_HEADER_SIZE)?;
+        expected
+            .verify(&raw)
+            .map_err(|found| Error::mismatch(Subject::PayloadHeader(number), &expected, &found))?;
+        let data = data_range(cursor)?;
+        let payload = Payload {
+            number,
+            index: parse_payload_header(&raw, offset, data.clone())?,
+            header_size: data.start - start,
+            data: data.clone(),
+        };
+        self.next += 1;
+        self.data_end = Some(data.end);
+        Ok(Some(Opened {
+            payload,
+            in_hand: if cursor.jumps() {
+                cursor.in_hand().to_vec()
+            } else {
+                Vec::new()
+            },
+        }))
+    }
+}
+
+/// Finds the payload data, and moves to their first byte.
+fn data_range(cursor: &mut Cursor) -> Result<Range<u64>> {
+    loop {
+        let head = peek(cursor)?;
+        let (tag::PAYLOAD_DATA, Kind::Value(len)) = (head.tag, head.kind) else {
+            skip(cursor, &head)?;
+            continue;
+        };
+        cursor.advance(head.len);
+        let start = cursor.at();
+        return match start.checked_add(len) {
+            Some(end) if cursor.size().is_none_or(|size| end <= size) => Ok(start..end),
+            _ => Err(Error::Malformed {
+                offset: start,
+                reason: "the payload data run past the end of the bundle",
+            }),
+        };
+    }
+}
+
+/// Where the end of the last payload must stand, given the end of its data.
+pub fn closing_range(data_end: u64, bundle_size: Option<u64>) -> Range<u64> {
+    let end = data_end.saturating_add(MAX_CLOSING_SIZE);
+    data_end..bundle_size.map_or(end, |size| end.min(size))
+}
+
+/// Checks that a payload ends behind its data, with nothing in between that needs a newer reader.
+/// What follows the last payload is nobody's business.
+pub fn check_closing(bytes: &[u8], offset: u64) -> Result<()> {
+    let mut at = 0;
+    loop {
+        let here = offset + at as u64;
+        let rest = bytes.get(at..).unwrap_or_default();
+        match stlv::head(rest, here)? {
+            Scan::Done(head) if head.tag == tag::PAYLOAD && head.kind == Kind::End => return Ok(()),
+            Scan::Done(head) if head.kind != Kind::End => {
+                stlv::unknown(head.tag, here)?;
+                match stlv::whole(rest, here, MAX_SKIPPED_SIZE)? {
+                    Scan::Done(len) => at += len,
+                    Scan::Need(_) => break,
+                }
+            }
+            Scan::Done(_) => break,
+            Scan::Need(_) => break,
+        }
+    }
+    Err(Error::Malformed {
+        offset: offset + at as u64,
+        reason: "the last payload does not end behind its data",
+    })
+}
+
+/// The next head, without moving.
+fn peek(cursor: &mut Cursor) -> Result<Head> {
+    let offset = cursor.at();
+    let mut need = 5;
+    loop {
+        let bytes = cursor.want(need)?;
+        match stlv::head(bytes, offset)? {
+            Scan::Done(head) => return Ok(head),
+            Scan::Need(more) if bytes.len() < need => {
+                debug_assert!(more > bytes.len());
+                return Err(cut_short(offset));
+            }
+            Scan::Need(more) => need = more,
+        }
+    }
+}
+
+/// Moves over unknown optional atoms to the head of the given tag, without moving over it.
+fn skip_to(cursor: &mut Cursor, tag: Tag, kind: Kind) -> Result<Head> {
+    loop {
+        let head = peek(cursor)?;
+        if head.tag == tag && head.kind == kind {
+            return Ok(head);
+        }
+        skip(cursor, &head)?;
+    }
+}
+
+/// Moves over an atom that is not expected here, if that is allowed.
+fn skip(cursor: &mut Cursor, head: &Head) -> Result<()> {
+    if head.kind == Kind::End {
+        return Err(Error::Malformed {
+            offset: cursor.at(),
+            reason: "a segment ends too early",
+        });
+    }
+    stlv::unknown(head.tag, cursor.at())?;
+    let limit = if head.tag == tag::SIGNATURES {
+        MAX_SIGNATURES_SIZE
+    } else {
+        MAX_SKIPPED_SIZE
+    };
+    let len = want_whole(cursor, limit)?;
+    cursor.advance(len);
+    Ok(())
+}
+
+fn take_whole(cursor: &mut Cursor, limit: usize) -> Result<Vec<u8>> {
+    let len = want_whole(cursor, limit)?;
+    let raw = cursor.in_hand().get(..len).unwrap_or_default().to_vec();
+    cursor.advance(len);
+    Ok(raw)
+}
+
+/// Gets all of the atom at the read position in hand; returns its size.
+fn want_whole(cursor: &mut Cursor, limit: usize) -> Result<usize> {
+    let offset = cursor.at();
+    let mut need = 5;
+    loop {
+        let bytes = cursor.want(need)?;
+        match stlv::whole(bytes, offset, limit)? {
+            Scan::Done(len) => return Ok(len),
+            Scan::Need(_) if bytes.len() < need => return Err(cut_short(offset)),
+            Scan::Need(more) => need = more,
+        }
+    }
+}
+
+fn cut_short(offset: u64) -> Error {
+    Error::Malformed {
+        offset,
+        reason: "the bundle is cut short",
+    }
+}
