@@ -1,0 +1,466 @@
+//! Blocks wanted and blocks had, to ordered steps and the ranges to ask for. A pure function: no
+//! I/O, clock, threads, randomness; the same input gives the same plan.
+//!
+//! A *step* makes one block of the target, in payload order. A *span* is one request's worth of
+//! bundle bytes. Stored blocks lie in the bundle in payload order, so spans ascend too.
+//!
+//! ```text
+//!   stored blocks   [A][B][C][D][E][F][G]      had: C, F
+//!   runs            [A][B]   [D][E]   [G]      what is missing, contiguous
+//!   spans           [A][B] c [D][E]   [G]      a small gap (C) is read through,
+//!                                              a run longer than max_span is split at blocks
+//! ```
+//!
+//! *Gaps.* Reading through a gap costs its bytes and saves a request: its head both ways, about
+//! half a KiB, and a share of a round trip. A gap no larger than [`FREE_GAP`] is always read
+//! through; larger ones, smallest first, up to [`MAX_GAP`] each and a fixed small share of all
+//! missing bytes together ([`GAP_SHARE`]), so that an update never costs noticeably more traffic
+//! than it must.
+
+use std::ops::Range;
+
+use crate::bundle::{Block, Index};
+use crate::seed::{Have, Place};
+
+/// Gaps up to here cost no more than the request they save.
+pub const FREE_GAP: u64 = 512;
+
+/// Larger gaps are never read through.
+pub const MAX_GAP: u64 = 64 << 10;
+
+/// All gaps above [`FREE_GAP`] together are at most the missing bytes divided by this.
+pub const GAP_SHARE: u64 = 100;
+
+/// How to build spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Longest span in bytes, unless it is a single block.
+    pub max_span: u64,
+    /// Merge neighbours and small gaps; else each block is a span of its own.
+    pub merge: bool,
+    /// Read through gaps at all.
+    pub gaps: bool,
+}
+
+/// What makes one block of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read it from a seed, check it, fetch it if it is not there.
+    Seed(Place),
+    /// Repeat an earlier block of the payload, by its number.
+    Copy(u32),
+    /// Cut it out of a span, by the span's number.
+    Fetch(u32),
+}
+
+/// What to do for one payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Number of the first block that `steps` is about; later ones follow in order.
+    pub from: u32,
+    /// One step a block.
+    pub steps: Vec<Step>,
+    /// The ranges to ask for, ascending and disjoint.
+    pub spans: Vec<Range<u64>>,
+    /// Blocks to fetch.
+    pub fetched: u64,
+    /// Stored bytes of the blocks to fetch.
+    pub missing: u64,
+    /// Least number of ranges that hold all missing bytes and no other.
+    pub runs: u64,
+    /// Bytes read through in gaps.
+    pub gaps: u64,
+}
+
+impl Plan {
+    /// Bytes of all spans.
+    pub fn bytes(&self) -> u64 {
+        self.missing + self.gaps
+    }
+}
+
+/// Plans the blocks from number `from` on.
+pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
+    let mut plan = Plan {
+        from,
+        ..Plan::default()
+    };
+    let mut wanted: Vec<Range<u64>> = Vec::new();
+    for block in (from..).map_while(|number| index.block(number)) {
+        let step = step(&block, have);
+        if let (Step::Fetch(_), Some(stored)) = (step, block.stored()) {
+            wanted.push(stored);
+        }
+        plan.steps.push(step);
+    }
+    plan.fetched = wanted.len() as u64;
+    plan.missing = wanted.iter().map(|range| range.end - range.start).sum();
+    plan.runs = runs(&wanted).count() as u64;
+    plan.spans = spans(&wanted, plan.missing, shape);
+    plan.gaps = plan.spans.iter().map(|s| s.end - s.start).sum::<u64>() - plan.missing;
+
+    // Both lists ascend, so each block's span is found by going along.
+    let mut span = 0;
+    let mut blocks = wanted.iter();
+    for step in &mut plan.steps {
+        let Step::Fetch(number) = step else { continue };
+        let Some(block) = blocks.next() else { break };
+        while plan.spans.get(span).is_some_and(|s| s.end < block.end) {
+            span += 1;
+        }
+        // Spans are no more than blocks, whose numbers are u32.
+        *number = u32::try_from(span).unwrap_or(u32::MAX);
+    }
+    plan
+}
+
+fn step(block: &Block, have: &Have) -> Step {
+    if block.first != block.number {
+        // Made once, a block is at hand for every repeat, whether or not it is stored again.
+        Step::Copy(block.first)
+    } else if let Some(place) = have
+        .place(block.number)
+        .filter(|p| block.size.allows(p.size as usize))
+    {
+        Step::Seed(place)
+    } else {
+        Step::Fetch(0)
+    }
+}
+
+/// Neighbours joined.
+fn runs(wanted: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let mut run = wanted.get(at)?.clone();
+        at += 1;
+        while let Some(next) = wanted.get(at).filter(|next| next.start == run.end) {
+            run.end = next.end;
+            at += 1;
+        }
+        Some(run)
+    })
+}
+
+fn spans(wanted: &[Range<u64>], missing: u64, shape: &Shape) -> Vec<Range<u64>> {
+    if !shape.merge {
+        return wanted.to_vec();
+    }
+    let max_gap = if shape.gaps {
+        widest_gap(wanted, missing / GAP_SHARE)
+    } else {
+        0
+    };
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    let mut blocks = wanted;
+    while !blocks.is_empty() {
+        // A stretch: blocks no two of which are further apart than the widest gap.
+        let apart = |pair: &[Range<u64>]| matches!(pair, [a, b] if b.start - a.end > max_gap);
+        let len = blocks
+            .windows(2)
+            .position(apart)
+            .map_or(blocks.len(), |at| at + 1);
+        let (stretch, rest) = blocks.split_at(len);
+        split(stretch, shape.max_span, &mut spans);
+        blocks = rest;
+    }
+    spans
+}
+
+/// The widest gap to read through such that all of them together stay within `budget`.
+fn widest_gap(wanted: &[Range<u64>], budget: u64) -> u64 {
+    let mut gaps: Vec<u64> = wanted
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [a, b] => Some(b.start - a.end),
+            _ => None,
+        })
+        .filter(|gap| (FREE_GAP + 1..=MAX_GAP).contains(gap))
+        .collect();
+    gaps.sort_unstable();
+    let mut widest = FREE_GAP;
+    let mut spent = 0;
+    for same in gaps.chunk_by(|a, b| a == b) {
+        spent += same.iter().sum::<u64>();
+        if spent > budget {
+            break;
+        }
+        widest = same.first().copied().unwrap_or(widest);
+    }
+    widest
+}
+
+/// Cuts data without an index into spans.
+pub fn slices(data: &Range<u64>, max_span: u64) -> Vec<Range<u64>> {
+    let step = usize::try_from(max_span.max(1)).unwrap_or(usize::MAX);
+    data.clone()
+        .step_by(step)
+        .map(|start| start..data.end.min(start.saturating_add(max_span.max(1))))
+        .collect()
+}
+
+/// Cuts a stretch at blocks into spans of about equal size, none above `max_span` unless it is one
+/// block.
+fn split(stretch: &[Range<u64>], max_span: u64, spans: &mut Vec<Range<u64>>) {
+    let (Some(first), Some(last)) = (stretch.first(), stretch.last()) else {
+        return;
+    };
+    let size = last.end - first.start;
+    let target = size.div_ceil(size.div_ceil(max_span.max(1)));
+    let mut span = first.clone();
+    for block in stretch.iter().skip(1) {
+        let full = span.end - span.start >= target || block.end - span.start > max_span;
+        if full {
+            // A gap at the cut is not read.
+            spans.push(span);
+            span = block.clone();
+        } else {
+            span.end = block.end;
+        }
+    }
+    spans.push(span);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bundle::{Compression, Encoding};
+    use crate::chunker::Chunker;
+    use crate::hash::HashAlgorithm;
+
+    const SHAPE: Shape = Shape {
+        max_span: 1 << 20,
+        merge: true,
+        gaps: true,
+    };
+
+    /// An index of blocks given by their content number and stored size.
+    fn index(blocks: &[(u32, u32)], deduplicated: bool, start: u64) -> Index {
+        let algorithm = HashAlgorithm::Sha256;
+        let mut seen = std::collections::HashSet::new();
+        let mut sizes = Vec::new();
+        let mut at = start;
+        for (content, size) in blocks {
+            if seen.insert(*content) || !deduplicated {
+                sizes.extend(size.to_be_bytes());
+                at += u64::from(*size);
+            }
+        }
+        let encoding = Encoding {
+            chunker: Chunker::parse("casync-1024").expect("a chunker"),
+            algorithm,
+            deduplicated,
+            compression: Compression::None,
+            digests: blocks
+                .iter()
+                .flat_map(|(content, _)| {
+                    algorithm.digest(&content.to_be_bytes()).as_bytes().to_vec()
+                })
+                .collect(),
+            sizes: Some(sizes),
+        };
+        Index::new(encoding, start..at, 0).expect("consistent")
+    }
+
+    fn have(index: &Index, numbers: &[u32]) -> Have {
+        let mut have = Have::nothing(index);
+        for number in numbers {
+            have.add(
+                *number,
+                Place {
+                    seed: 0,
+                    offset: 7,
+                    size: index.block(*number).expect("there").size.bound(),
+                },
+            );
+        }
+        have
+    }
+
+    #[test]
+    fn merges_neighbours_and_small_gaps() {
+        let blocks: Vec<_> = [90_000, 10_000, 400, 50_000, 70_000, 20_000, 10]
+            .iter()
+            .enumerate()
+            .map(|(i, size)| (u32::try_from(i).expect("small"), *size))
+            .collect();
+        let index = index(&blocks, true, 1000);
+        let plan = plan(&index, &have(&index, &[2, 4]), 0, &SHAPE);
+        // Block 2 is a free gap, block 4 too wide.
+        assert_eq!(plan.spans, [1000..151_400, 221_400..241_410]);
+        assert_eq!((plan.fetched, plan.runs, plan.gaps), (5, 3, 400));
+        assert_eq!(plan.steps[1], Step::Fetch(0));
+        assert_eq!(plan.steps[6], Step::Fetch(1));
+        assert!(matches!(plan.steps[2], Step::Seed(_)));
+    }
+
+    #[test]
+    fn without_merging_each_block_is_a_request() {
+        let index = index(&[(0, 10), (1, 20), (0, 10), (2, 30)], true, 5);
+        let shape = Shape {
+            merge: false,
+            ..SHAPE
+        };
+        let plan = plan(&index, &Have::nothing(&index), 0, &shape);
+        assert_eq!(plan.spans, [5..15, 15..35, 35..65]);
+        assert_eq!(plan.steps[2], Step::Copy(0));
+    }
+
+    #[test]
+    fn a_long_run_is_shared_out_evenly() {
+        let blocks: Vec<_> = (0..100).map(|i| (i, 10_000)).collect();
+        let index = index(&blocks, true, 0);
+        let shape = Shape {
+            max_span: 300_000,
+            ..SHAPE
+        };
+        let plan = plan(&index, &Have::nothing(&index), 0, &shape);
+        assert_eq!(plan.runs, 1);
+        let sizes: Vec<_> = plan.spans.iter().map(|s| s.end - s.start).collect();
+        assert_eq!(sizes, [250_000; 4]);
+    }
+
+    #[test]
+    fn nothing_to_fetch_is_no_span() {
+        let index = index(&[(0, 10)], true, 0);
+        let plan = plan(&index, &have(&index, &[0]), 0, &SHAPE);
+        assert!(plan.spans.is_empty() && plan.bytes() == 0);
+        assert_eq!(
+            super::plan(&index, &Have::nothing(&index), 1, &SHAPE).steps,
+            []
+        );
+    }
+
+    #[test]
+    fn a_place_of_impossible_size_is_not_used() {
+        let index = index(&[(0, 10)], true, 0);
+        let mut have = Have::nothing(&index);
+        have.add(
+            0,
+            Place {
+                seed: 0,
+                offset: 0,
+                size: 11,
+            },
+        );
+        assert_eq!(plan(&index, &have, 0, &SHAPE).steps, [Step::Fetch(0)]);
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (self.0 >> 33) % n
+        }
+    }
+
+    /// What must hold of every plan, over many random layouts.
+    #[test]
+    fn every_plan_keeps_its_promises() {
+        for seed in 0..3000 {
+            let mut random = Random(seed);
+            let count = random.below(60);
+            let contents = 1 + random.below(80);
+            let widest = [300, 3000, 60_000][usize::try_from(random.below(3)).expect("small")];
+            let mut size_of = std::collections::HashMap::new();
+            let blocks: Vec<(u32, u32)> = (0..count)
+                .map(|_| {
+                    let content = u32::try_from(random.below(contents)).expect("small");
+                    let size = u32::try_from(1 + random.below(widest)).expect("small");
+                    (content, *size_of.entry(content).or_insert(size))
+                })
+                .collect();
+            let index = index(&blocks, random.below(2) == 0, random.below(1 << 40));
+            let share = random.below(5);
+            let had: Vec<u32> = (0..u32::try_from(count).expect("small"))
+                .filter(|_| random.below(4) < share)
+                .collect();
+            let have = have(&index, &had);
+            let shape = Shape {
+                max_span: 1 + random.below(200_000),
+                merge: random.below(5) > 0,
+                gaps: random.below(4) > 0,
+            };
+            let from = u32::try_from(random.below(count + 1)).expect("small");
+            let plan = plan(&index, &have, from, &shape);
+            assert_eq!(
+                plan,
+                super::plan(&index, &have, from, &shape),
+                "seed {seed}"
+            );
+            check(&plan, &index, &have, from, &shape, seed);
+        }
+    }
+
+    fn check(plan: &Plan, index: &Index, have: &Have, from: u32, shape: &Shape, seed: u64) {
+        // One step a block, in order.
+        assert_eq!(
+            plan.steps.len() as u64,
+            index.len() as u64 - u64::from(from),
+            "seed {seed}"
+        );
+        let mut used = vec![0u32; plan.spans.len()];
+        let mut missing = 0;
+        for (number, step) in (from..).zip(&plan.steps) {
+            let block = index.block(number).expect("there");
+            match step {
+                Step::Copy(first) => assert!(*first < number && block.first == *first),
+                Step::Seed(place) => assert_eq!(have.place(number), Some(*place)),
+                Step::Fetch(span) => {
+                    assert!(block.first == number && have.place(number).is_none());
+                    let stored = block.stored().expect("stored");
+                    let inside = plan
+                        .spans
+                        .iter()
+                        .filter(|s| s.start <= stored.start && stored.end <= s.end);
+                    assert_eq!(inside.count(), 1, "seed {seed}");
+                    let span = *span as usize;
+                    assert!(plan.spans[span].start <= stored.start);
+                    assert!(stored.end <= plan.spans[span].end);
+                    used[span] += 1;
+                    missing += stored.end - stored.start;
+                }
+            }
+        }
+        assert_eq!(plan.missing, missing, "seed {seed}");
+        assert_eq!(
+            plan.fetched,
+            used.iter().map(|n| u64::from(*n)).sum::<u64>()
+        );
+        // Spans ascend, do not overlap, are all used, and obey their limits.
+        assert!(
+            plan.spans
+                .windows(2)
+                .all(|pair| pair[0].end <= pair[1].start),
+            "seed {seed}"
+        );
+        for (span, used) in plan.spans.iter().zip(&used) {
+            assert!(*used > 0, "seed {seed}: a span without blocks");
+            let size = span.end - span.start;
+            assert!(shape.merge || *used == 1);
+            assert!(
+                !shape.merge || *used == 1 || size <= shape.max_span,
+                "seed {seed}"
+            );
+        }
+        let gap_limit = if shape.merge && shape.gaps {
+            missing / GAP_SHARE + FREE_GAP * plan.fetched
+        } else {
+            0
+        };
+        assert!(
+            plan.gaps <= gap_limit,
+            "seed {seed}: {} > {gap_limit}",
+            plan.gaps
+        );
+        assert_eq!(
+            plan.bytes(),
+            plan.spans.iter().map(|s| s.end - s.start).sum::<u64>()
+        );
+        assert!(plan.runs <= plan.fetched && (plan.runs > 0) == (plan.fetched > 0));
+    }
+}

@@ -1,0 +1,607 @@
+//! What a run says: progress for people and programs, log lines, the final report.
+//!
+//! The only file that writes to the terminal, so that a progress line and a log line never run
+//! into each other: standard error is for people, standard output for machines. Stages hand in
+//! facts and know nothing of terminals or JSON. Reporting never fails an install: what cannot be
+//! written is dropped.
+//!
+//! `percent` covers the whole run, never falls, and is 100 only after success. A payload is one
+//! share of it; within a share seeds take a tenth and the blocks the rest.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::http::Counters;
+
+/// Version of the report and of the progress lines.
+pub const SCHEMA: u32 = 1;
+
+/// Pause between two updates of a bar.
+const BAR_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Pause between two progress lines: a serial console is slow, a log file is kept.
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A bar on a terminal, else lines.
+    Auto,
+    /// One line that is rewritten.
+    Bar,
+    /// Whole lines, at most one a second.
+    Lines,
+    /// One JSON object a line on standard output.
+    Json,
+    /// Nothing.
+    None,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Header and indexes are fetched and checked.
+    Open,
+    /// Seeds are looked through.
+    Seed,
+    /// Decisions are made.
+    Plan,
+    /// Blocks are fetched and written.
+    Install,
+    /// The target is synced.
+    Sync,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Seed => "seed",
+            Self::Plan => "plan",
+            Self::Install => "install",
+            Self::Sync => "sync",
+        }
+    }
+}
+
+/// Counts of the blocks and bytes of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Blocks of all payloads that are known so far.
+    pub total: u64,
+    /// Blocks cut out of the bundle.
+    pub fetched: u64,
+    /// Blocks read from seeds.
+    pub seeded: u64,
+    /// Blocks that already stood at their place in the target.
+    pub kept: u64,
+    /// Blocks that repeat an earlier one.
+    pub copied: u64,
+    /// Plain bytes read from seeds.
+    pub bytes_seeded: u64,
+    /// Plain bytes that already stood at their place.
+    pub bytes_kept: u64,
+    /// Plain bytes written to targets.
+    pub bytes_written: u64,
+    /// Bytes of bundle header and payload headers.
+    pub bytes_index: u64,
+    /// Bytes that the plans ask for, indexes included.
+    pub bytes_to_fetch: u64,
+}
+
+impl Counts {
+    fn done(&self) -> u64 {
+        self.fetched + self.seeded + self.kept + self.copied
+    }
+}
+
+/// The result of a run, schema 1.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // the names are the schema's own
+pub struct Report {
+    pub schema: u32,
+    pub result: &'static str,
+    pub exit: u8,
+    pub error: Option<String>,
+    pub bundle: BundleReport,
+    pub payloads: Vec<PayloadReport>,
+    pub blocks: BlocksReport,
+    pub bytes: BytesReport,
+    pub http: HttpReport,
+    pub seconds: SecondsReport,
+    pub peak_memory: Option<u64>,
+    pub target_touched: bool,
+}
+
+/// The bundle of a [`Report`].
+#[derive(Clone, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct BundleReport {
+    pub hash: Option<String>,
+    pub size: Option<u64>,
+}
+
+/// A payload of a [`Report`].
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct PayloadReport {
+    pub slot: String,
+    pub target: String,
+    pub size: u64,
+    pub digest: String,
+}
+
+/// Block counts of a [`Report`].
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct BlocksReport {
+    pub total: u64,
+    pub fetched: u64,
+    pub seeded: u64,
+    pub kept: u64,
+    pub copied: u64,
+}
+
+/// Byte counts of a [`Report`].
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct BytesReport {
+    pub target: u64,
+    pub fetched: u64,
+    pub index: u64,
+    pub seeded: u64,
+    pub kept: u64,
+    pub written: u64,
+}
+
+/// HTTP counts of a [`Report`].
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct HttpReport {
+    pub requests: u64,
+    pub connections: u64,
+    pub retries: u64,
+}
+
+/// Times of a [`Report`], in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct SecondsReport {
+    pub open: f64,
+    pub seed: f64,
+    pub install: f64,
+    pub sync: f64,
+    pub total: f64,
+}
+
+impl Report {
+    /// Writes the report to a file as one JSON object.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let fail = |source| Error::Output {
+            path: path.to_owned(),
+            source,
+        };
+        let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
+        text.push('\n');
+        std::fs::write(path, text).map_err(fail)
+    }
+}
+
+/// Most memory this process ever had in use, in bytes; `None` without /proc.
+pub fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib * 1024)
+}
+
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Event<'a> {
+    Start {
+        schema: u32,
+        version: &'static str,
+        bundle: &'a str,
+    },
+    Phase {
+        phase: Phase,
+    },
+    Progress {
+        phase: Phase,
+        percent: f64,
+        blocks: u64,
+        blocks_total: u64,
+        bytes_fetched: u64,
+        bytes_to_fetch: u64,
+        bytes_written: u64,
+        bytes_per_second: u64,
+        retries: u64,
+    },
+    Warning {
+        message: &'a str,
+    },
+    Done {
+        report: &'a Report,
+    },
+    Failed {
+        report: &'a Report,
+    },
+}
+
+/// Takes in what happens and says it.
+#[derive(Debug)]
+pub struct Reporter {
+    inner: Mutex<Inner>,
+    counters: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    progress: Progress,
+    phase: Phase,
+    /// Payloads in all, and the number of the present one.
+    payloads: usize,
+    payload: usize,
+    /// Blocks made before the present payload, and blocks it has.
+    blocks_before: u64,
+    blocks: u64,
+    /// Share of the present payload that is done, 0 to 1.
+    share: f64,
+    percent: f64,
+    counts: Counts,
+    started: Instant,
+    shown: Option<Instant>,
+    /// A bar stands on the terminal's last line.
+    bar: bool,
+}
+
+impl Reporter {
+    /// A reporter that shows progress in the given way.
+    pub fn new(progress: Progress, counters: Arc<Counters>) -> Self {
+        let progress = match progress {
+            Progress::Auto => {
+                let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+                if io::stderr().is_terminal() && !dumb {
+                    Progress::Bar
+                } else {
+                    Progress::Lines
+                }
+            }
+            other => other,
+        };
+        Self {
+            inner: Mutex::new(Inner {
+                progress,
+                phase: Phase::Open,
+                payloads: 1,
+                payload: 0,
+                blocks_before: 0,
+                blocks: 0,
+                share: 0.0,
+                percent: 0.0,
+                counts: Counts::default(),
+                started: Instant::now(),
+                shown: None,
+                bar: false,
+            }),
+            counters,
+        }
+    }
+
+    /// Makes this the backend of `log`, showing messages up to `level`. Only the first call counts.
+    pub fn install_logger(self: &Arc<Self>, level: log::LevelFilter) {
+        let logger = Logger {
+            reporter: self.clone(),
+        };
+        if log::set_boxed_logger(Box::new(logger)).is_ok() {
+            log::set_max_level(level);
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // A panic while reporting must not take the install down too.
+        self.inner.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    /// The run begins.
+    pub fn start(&self, bundle: &str) {
+        let inner = self.inner();
+        if inner.progress == Progress::Json {
+            event(&Event::Start {
+                schema: SCHEMA,
+                version: env!("CARGO_PKG_VERSION"),
+                bundle,
+            });
+        }
+    }
+
+    /// A phase begins.
+    pub fn phase(&self, phase: Phase) {
+        let mut inner = self.inner();
+        inner.phase = phase;
+        if inner.progress == Progress::Json {
+            event(&Event::Phase { phase });
+        }
+        self.show(&mut inner, true);
+    }
+
+    /// Payload `number` of `payloads` begins; it has so many blocks.
+    pub fn payload(&self, number: usize, payloads: usize, blocks: u64) {
+        let mut inner = self.inner();
+        inner.blocks = blocks;
+        inner.payload = number;
+        inner.payloads = payloads.max(1);
+        inner.blocks_before = inner.counts.done();
+        inner.share = 0.0;
+    }
+
+    /// So many bytes of the seeds were looked through.
+    pub fn seed_progress(&self, done: u64, total: u64) {
+        let mut inner = self.inner();
+        inner.share = 0.1 * fraction(done, total);
+        self.show(&mut inner, false);
+    }
+
+    /// A block was made.
+    pub fn install_progress(&self, counts: &Counts) {
+        let mut inner = self.inner();
+        inner.counts = *counts;
+        let part = if inner.blocks > 0 {
+            fraction(counts.done() - inner.blocks_before, inner.blocks)
+        } else {
+            fraction(self.counters.bytes(), counts.bytes_to_fetch)
+        };
+        inner.share = 0.1 + 0.9 * part;
+        self.show(&mut inner, false);
+    }
+
+    /// The run is over: the last progress line, the report, and a summary for people.
+    pub fn finish(&self, report: &Report) {
+        let mut inner = self.inner();
+        let failed = report.exit != 0;
+        if !failed {
+            inner.percent = 100.0;
+        }
+        match inner.progress {
+            Progress::Json => {
+                if !failed {
+                    self.show_json(&inner);
+                }
+                event(&if failed {
+                    Event::Failed { report }
+                } else {
+                    Event::Done { report }
+                });
+            }
+            Progress::None => {}
+            _ => {
+                inner.clear_bar();
+                if !failed {
+                    print_err(&summary(report));
+                }
+            }
+        }
+    }
+
+    fn show(&self, inner: &mut Inner, now: bool) {
+        let interval = match inner.progress {
+            Progress::None => return,
+            Progress::Bar => BAR_INTERVAL,
+            _ => LINE_INTERVAL,
+        };
+        // A phase that begins is worth a JSON line of its own; for people the pause is kept.
+        let now = now && inner.progress == Progress::Json;
+        if !now && inner.shown.is_some_and(|shown| shown.elapsed() < interval) {
+            return;
+        }
+        inner.shown = Some(Instant::now());
+        let payloads = inner.payloads as f64;
+        let percent = 100.0 * (inner.payload as f64 + inner.share) / payloads;
+        // 100 is for success alone, which is known only at the very end.
+        inner.percent = inner.percent.max(percent.min(99.0));
+        match inner.progress {
+            Progress::Json => self.show_json(inner),
+            Progress::Bar => {
+                let text = self.line(inner);
+                let mut err = io::stderr().lock();
+                inner.bar = write!(err, "\r{text}\x1b[K")
+                    .and_then(|()| err.flush())
+                    .is_ok();
+            }
+            _ => print_err(&self.line(inner)),
+        }
+    }
+
+    fn line(&self, inner: &Inner) -> String {
+        let fetched = self.counters.bytes();
+        let mut line = format!("{:3.0} % {}", inner.percent, inner.phase.name());
+        if inner.phase == Phase::Install {
+            line += &format!(
+                ": {} of {} blocks, {} fetched, {}/s",
+                inner.counts.done(),
+                inner.counts.total,
+                size(fetched),
+                size(self.rate(inner))
+            );
+        }
+        let retries = self.counters.retries();
+        if retries > 0 {
+            line += &format!(", {retries} retries");
+        }
+        line
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    fn rate(&self, inner: &Inner) -> u64 {
+        (self.counters.bytes() as f64 / inner.started.elapsed().as_secs_f64().max(0.001)) as u64
+    }
+
+    fn show_json(&self, inner: &Inner) {
+        event(&Event::Progress {
+            phase: inner.phase,
+            percent: (inner.percent * 10.0).round() / 10.0,
+            blocks: inner.counts.done(),
+            blocks_total: inner.counts.total,
+            bytes_fetched: self.counters.bytes(),
+            bytes_to_fetch: inner.counts.bytes_to_fetch,
+            bytes_written: inner.counts.bytes_written,
+            bytes_per_second: self.rate(inner),
+            retries: self.counters.retries(),
+        });
+    }
+}
+
+impl Inner {
+    fn clear_bar(&mut self) {
+        if std::mem::take(&mut self.bar) {
+            // A terminal that is gone needs no clearing.
+            drop(write!(io::stderr(), "\r\x1b[K"));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Logger {
+    reporter: Arc<Reporter>,
+}
+
+impl log::Log for Logger {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        // ureq's own debug lines are about its insides.
+        metadata.target().starts_with("reflash") || metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        let message = record.args().to_string();
+        let mut inner = self.reporter.inner();
+        inner.clear_bar();
+        match record.level() {
+            log::Level::Warn => {
+                if inner.progress == Progress::Json {
+                    event(&Event::Warning { message: &message });
+                }
+                print_err(&format!("warning: {message}"));
+            }
+            _ => print_err(&message),
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The last words of a run that failed.
+pub fn print_error(error: &Error, target_touched: bool) {
+    print_err(&format!("reflash: {error}"));
+    if target_touched {
+        print_err("the target is incomplete: it was written to and is not the image yet");
+    }
+    if let Some(hint) = error.hint() {
+        print_err(&format!("hint: {hint}"));
+    }
+}
+
+/// A line for people.
+pub fn print_err(line: &str) {
+    // Nobody is left to tell when standard error is closed.
+    drop(writeln!(io::stderr().lock(), "{line}"));
+}
+
+/// A text for machines, or one that was asked for. False if it could not be written.
+pub fn print_out(text: &str) -> bool {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .is_ok()
+}
+
+fn event(event: &Event<'_>) {
+    if let Ok(mut line) = serde_json::to_string(event) {
+        line.push('\n');
+        print_out(&line);
+    }
+}
+
+fn fraction(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        1.0
+    } else {
+        (part as f64 / whole as f64).min(1.0)
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"?"))
+}
+
+fn summary(report: &Report) -> String {
+    let Report {
+        blocks,
+        bytes,
+        http,
+        ..
+    } = report;
+    let targets: Vec<_> = report.payloads.iter().map(|p| p.target.as_str()).collect();
+    let mut text = format!(
+        "{} {} to {} in {:.2} s\n\
+         blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
+         bytes: {} fetched ({} of them index), {} seeded",
+        report.result,
+        size(bytes.target),
+        targets.join(", "),
+        report.seconds.total,
+        blocks.total,
+        blocks.fetched,
+        blocks.seeded,
+        blocks.copied,
+        blocks.kept,
+        size(bytes.fetched),
+        size(bytes.index),
+        size(bytes.seeded),
+    );
+    if http.requests > 0 {
+        text += &format!(
+            "\nhttp: {} requests, {} connections, {} retries",
+            http.requests, http.connections, http.retries
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_readable() {
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1536), "1.5 KiB");
+        assert_eq!(size(8_080_564), "7.7 MiB");
+        assert_eq!(size(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        assert!(peak_memory().is_some_and(|bytes| bytes > 100_000));
+    }
+}

@@ -1,0 +1,282 @@
+//! Which blocks of a payload stand on local media already.
+//!
+//! A seed is a device or file whose bytes may be reused: through a prepared block index
+//! (`.rugix-block-index`) or by scanning it with the bundle's own chunker and hash. The answer,
+//! [`Have`], is only a claim: the writer hashes every block it reads from a seed and fetches it
+//! instead when it is not what was claimed. So an index may be stale and a medium may lie.
+//!
+//! A seed can never make an install fail. Whatever goes wrong here is a warning and a smaller
+//! set; a seed that keeps failing is dropped ([`Seed::failed`]).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use crate::bundle::{Index, MAX_BLOCKS, MAX_BLOCK_SIZE};
+use crate::hash::MAX_DIGEST_SIZE;
+use crate::report::Reporter;
+use crate::rugix::{self, BlockIndex};
+use crate::scan::Scan;
+
+/// Failures after which a seed is dropped. Each costs a round trip of its own; more than a few are
+/// no accident but a wrong index or a dying medium.
+const MAX_FAILURES: u32 = 16;
+
+/// Largest block index file: what the format's limits allow, and its fields.
+const MAX_INDEX_FILE: u64 = (MAX_BLOCKS * (MAX_DIGEST_SIZE + 4) + 4096) as u64;
+
+/// A seed as the user names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// The device or file.
+    pub path: PathBuf,
+    /// Its prepared block index, else it is scanned.
+    pub index: Option<PathBuf>,
+}
+
+/// An opened seed.
+#[derive(Debug)]
+pub struct Seed {
+    spec: Spec,
+    file: File,
+    size: u64,
+    failures: u32,
+}
+
+/// Where a block stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the seed.
+    pub seed: u16,
+    /// Offset in it.
+    pub offset: u64,
+    /// Plain size of the block.
+    pub size: u32,
+}
+
+/// For each block of a payload, where it stands locally, if it does. Only first occurrences count.
+#[derive(Clone, Debug, Default)]
+pub struct Have {
+    places: Vec<Option<Place>>,
+}
+
+impl Have {
+    /// Nothing is there.
+    pub fn nothing(index: &Index) -> Self {
+        Self {
+            places: vec![None; index.len()],
+        }
+    }
+
+    /// Where block `number` stands.
+    pub fn place(&self, number: u32) -> Option<Place> {
+        self.places.get(number as usize).copied().flatten()
+    }
+
+    /// Notes a place for block `number`, unless one is known already.
+    pub fn add(&mut self, number: u32, place: Place) {
+        if let Some(slot) = self.places.get_mut(number as usize) {
+            slot.get_or_insert(place);
+        }
+    }
+
+    /// Forgets all places in a seed.
+    pub fn forget(&mut self, seed: u16) {
+        for place in &mut self.places {
+            if place.is_some_and(|place| place.seed == seed) {
+                *place = None;
+            }
+        }
+    }
+}
+
+impl Seed {
+    fn open(spec: &Spec) -> io::Result<Self> {
+        let mut file = File::open(&spec.path)?;
+        let kind = file.metadata()?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(io::Error::other("neither a file nor a block device"));
+        }
+        // Not the metadata's size: that is zero for a block device.
+        let size = file.seek(SeekFrom::End(0))?;
+        Ok(Self {
+            spec: spec.clone(),
+            file,
+            size,
+            failures: 0,
+        })
+    }
+
+    /// Its path as given.
+    pub fn path(&self) -> &Path {
+        &self.spec.path
+    }
+
+    /// Reads the bytes of a place.
+    pub fn read(&self, place: Place, bytes: &mut Vec<u8>) -> io::Result<()> {
+        bytes.clear();
+        bytes.resize(place.size as usize, 0);
+        self.file.read_exact_at(bytes, place.offset)
+    }
+
+    /// Counts a block that was not there, or could not be read. True when the seed has to be
+    /// dropped now.
+    pub fn failed(&mut self) -> bool {
+        self.failures += 1;
+        self.failures == MAX_FAILURES
+    }
+
+    /// Blocks that were not there, or could not be read.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+}
+
+/// Opens the seeds; one that cannot be opened is left out with a warning.
+pub fn open(specs: &[Spec]) -> Vec<Seed> {
+    let mut seeds = Vec::new();
+    for spec in specs.iter().take(usize::from(u16::MAX)) {
+        match Seed::open(spec) {
+            Ok(seed) => seeds.push(seed),
+            Err(error) => log::warn!("seed {} is left out: {error}", spec.path.display()),
+        }
+    }
+    seeds
+}
+
+/// Looks the blocks of a payload up in the seeds; the first seed that has a block wins.
+pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
+    let mut have = Have::nothing(index);
+    let total: u64 = seeds.iter().map(|seed| seed.size).sum();
+    let done = std::sync::atomic::AtomicU64::new(0);
+    let progress = |bytes: u64| {
+        let before = done.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        reporter.seed_progress(before + bytes, total);
+    };
+    for (number, seed) in (0u16..).zip(seeds) {
+        if seed.failures >= MAX_FAILURES {
+            continue;
+        }
+        let known = have.places.iter().flatten().count();
+        let prepared = seed
+            .spec
+            .index
+            .as_deref()
+            .and_then(|path| prepared(path, index));
+        match prepared {
+            Some(prepared) => {
+                add_prepared(&mut have, number, seed, &prepared, index);
+                progress(seed.size);
+            }
+            None => add_scanned(&mut have, number, seed, index, &progress),
+        }
+        let found = have.places.iter().flatten().count() - known;
+        log::info!(
+            "seed {} has blocks={found} of={}",
+            seed.path().display(),
+            index.len()
+        );
+    }
+    have
+}
+
+/// Reads a block index file, if it is one that fits the payload.
+fn prepared(path: &Path, index: &Index) -> Option<BlockIndex> {
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?
+            .take(MAX_INDEX_FILE + 1)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let parsed = match read() {
+        Ok(bytes) if bytes.len() as u64 > MAX_INDEX_FILE => Err("it is too large".to_owned()),
+        Ok(bytes) => rugix::parse_block_index(&bytes).map_err(|error| error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match parsed {
+        Ok(prepared)
+            if prepared.chunker == index.chunker() && prepared.algorithm == index.algorithm() =>
+        {
+            Some(prepared)
+        }
+        Ok(prepared) => {
+            log::warn!(
+                "block index {} was made with {} and {}, the bundle with {} and {}: scanning its seed instead",
+                path.display(),
+                prepared.chunker,
+                prepared.algorithm,
+                index.chunker(),
+                index.algorithm()
+            );
+            None
+        }
+        Err(reason) => {
+            log::warn!(
+                "block index {} cannot be used: {reason}; scanning its seed instead",
+                path.display()
+            );
+            None
+        }
+    }
+}
+
+fn add_prepared(have: &mut Have, number: u16, seed: &Seed, prepared: &BlockIndex, index: &Index) {
+    for (digest, offset, size) in prepared.blocks() {
+        let inside = offset + u64::from(size) <= seed.size && size <= MAX_BLOCK_SIZE;
+        if let Some(block) = index.find(&digest).filter(|_| inside) {
+            have.add(
+                block,
+                Place {
+                    seed: number,
+                    offset,
+                    size,
+                },
+            );
+        }
+    }
+}
+
+fn add_scanned(
+    have: &mut Have,
+    number: u16,
+    seed: &Seed,
+    index: &Index,
+    progress: &(dyn Fn(u64) + Sync),
+) {
+    if index.chunker().max_size() > MAX_BLOCK_SIZE {
+        log::warn!(
+            "seed {} is left out: blocks of {} are too large to scan for",
+            seed.path().display(),
+            index.chunker()
+        );
+        return;
+    }
+    let algorithm = index.algorithm();
+    let scan = Scan {
+        read_at: &|buffer, offset| seed.file.read_exact_at(buffer, offset),
+        size: seed.size,
+        chunker: index.chunker(),
+        progress,
+    };
+    let (found, error) = scan.run(&|bytes| index.find(&algorithm.digest(bytes)));
+    if let Some(error) = error {
+        log::warn!(
+            "seed {} cannot be read everywhere: {error}; using what could be read",
+            seed.path().display()
+        );
+    }
+    for block in found {
+        if let Some(first) = block.kept {
+            have.add(
+                first,
+                Place {
+                    seed: number,
+                    offset: block.offset,
+                    size: block.size,
+                },
+            );
+        }
+    }
+}
