@@ -49,6 +49,7 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 
 pub mod bundle;
 pub mod chunker;
+pub mod device;
 pub mod error;
 pub mod fetch;
 pub mod hash;
@@ -61,4 +62,5 @@ pub mod rugix;
 pub mod scan;
 pub mod seed;
 pub mod stlv;
+pub mod write;
 pub mod xz;
