@@ -54,6 +54,7 @@ pub mod error;
 pub mod fetch;
 pub mod hash;
 pub mod http;
+pub mod install;
 pub mod open;
 pub mod plan;
 pub mod remote;
