@@ -56,6 +56,8 @@ pub mod hash;
 pub mod http;
 pub mod install;
 pub mod open;
+#[cfg(feature = "pack")]
+pub mod pack;
 pub mod plan;
 pub mod remote;
 pub mod report;
