@@ -47,6 +47,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
+pub mod args;
 pub mod bundle;
 pub mod chunker;
 pub mod device;
