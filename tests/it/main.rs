@@ -1,1 +1,24 @@
 //! The integration tests: one crate, so that it links once.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::let_underscore_must_use,
+    clippy::unwrap_used,
+    missing_docs,
+    unreachable_pub,
+    reason = "a test fails by panicking, and nothing outside this crate reads it"
+)]
+
+// Bundles, block indexes and images made to order, independent of the product's code; the golden
+// vectors check it.
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
+mod make_bundle;
+// Packed bundles against the golden ones, and through our own reader.
+#[cfg(feature = "pack")]
+mod pack;
+// The fault-injecting, recording HTTP server.
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
+mod server;
+// Temp dir, runner of the binary, assertions.
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
+mod util;
