@@ -1,0 +1,71 @@
+# Everything that builds, checks or ships reflash; `make help` lists it.
+# What is particular to a target lives in cross/, one file per target.
+
+CARGO  ?= cargo
+BUILD  := $(abspath $(or $(CARGO_TARGET_DIR),target))
+TARGET ?= x86_64-unknown-linux-musl
+prefix ?= /usr/local
+
+include cross/routes.mk
+
+.PHONY: all
+all: ## release build for this machine (default)
+	$(CARGO) build --locked --release
+
+.PHONY: check
+check: fmt-check lint doc test ## all that must pass before a commit; needs nothing but cargo
+
+.PHONY: fmt
+fmt: ## format the source
+	$(CARGO) fmt
+
+.PHONY: fmt-check
+fmt-check: ## fail if the source is not formatted
+	$(CARGO) fmt --check
+
+.PHONY: lint
+lint: ## clippy, with and without the host-only parts
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --no-default-features -- -D warnings
+
+.PHONY: doc
+doc: ## documentation, private items too; broken links are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+
+.PHONY: test
+test: ## unit and integration tests
+	$(CARGO) test --locked
+
+.PHONY: demo
+demo: all ## the main job in front of your eyes: pack, serve, install over a seed, compare
+	$(CARGO) run --locked --release --example demo
+
+.PHONY: system-test
+system-test: all ## real block devices and a real web server; needs root
+	tests/system/run.sh
+
+.PHONY: cross
+cross: ## static binary of TARGET; ROUTE=ordinary or buildstd (cross/README.md)
+	cross/setup.sh $(ROUTE) $(ZIG_VENV)
+	$(CROSS_BUILD) --locked --release --no-default-features --target $(TARGET)
+
+.PHONY: cross-which
+cross-which: ## the route that `make cross` would take
+	@echo $(TARGET): $(ROUTE)
+
+.PHONY: size
+size: ## size of the static binary of TARGET; fail if not static or over budget
+	cross/size.sh $(BUILD)/$(TARGET)/release/reflash $(SIZE_BUDGET)
+
+.PHONY: install
+install: all ## the binary into $(DESTDIR)$(prefix)/bin
+	install -D -m 755 $(BUILD)/release/reflash $(DESTDIR)$(prefix)/bin/reflash
+
+.PHONY: clean
+clean: ## remove all that was built, the cross tools included
+	$(CARGO) clean
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@echo; echo '  TARGET: $(TARGETS)'
