@@ -16,7 +16,7 @@
 //!
 //! Offsets are `u64` everywhere. No `unsafe`: the size of a block device is a seek to its end.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -43,6 +43,8 @@ pub struct Target {
     path: PathBuf,
     /// With all links resolved.
     resolved: PathBuf,
+    /// What it is, whatever its name; `None` for a file that did not exist.
+    identity: Option<Identity>,
     /// `None` for a regular file that does not exist yet.
     file: Option<File>,
     /// Size of a block device in bytes; a regular file has none.
@@ -57,6 +59,25 @@ pub struct Target {
     buffer_at: u64,
     unsynced: u64,
     touched: bool,
+}
+
+/// Tells files and devices apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Identity {
+    /// A file, by file system and inode.
+    File(u64, u64),
+    /// A block device, by its number: it may have several nodes.
+    Device(u64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        if metadata.file_type().is_block_device() {
+            Self::Device(metadata.rdev())
+        } else {
+            Self::File(metadata.dev(), metadata.ino())
+        }
+    }
 }
 
 /// How to treat the target.
@@ -79,6 +100,7 @@ impl Target {
         let mut target = Self {
             path: path.to_owned(),
             resolved: path.to_owned(),
+            identity: None,
             file: None,
             capacity: None,
             created: false,
@@ -98,6 +120,7 @@ impl Target {
             Err(error) => return Err(refuse(error.to_string())),
         }
         let metadata = fs::metadata(&target.resolved).map_err(|e| refuse(e.to_string()))?;
+        target.identity = Some(Identity::of(&metadata));
         let kind = metadata.file_type();
         let mut options = OpenOptions::new();
         options.read(true).write(true);
@@ -137,9 +160,16 @@ impl Target {
         &self.path
     }
 
-    /// True if both names lead to the same place.
+    /// True if both names lead to the same place, by links, hard links or device nodes.
     pub fn is_same(&self, other: &Self) -> bool {
         self.resolved == other.resolved
+            || (self.identity.is_some() && self.identity == other.identity)
+    }
+
+    /// True if `path` leads to this target.
+    pub fn is_at(&self, path: &Path) -> bool {
+        let identity = fs::metadata(path).ok().map(|found| Identity::of(&found));
+        identity.is_some() && identity == self.identity
     }
 
     /// Refuses a target that has fewer bytes than `needed`.

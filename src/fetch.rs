@@ -30,7 +30,7 @@ use std::time::Duration;
 use crossbeam_channel::{never, select_biased, unbounded, Receiver, RecvTimeoutError, Sender};
 
 use crate::error::{Error, Result};
-use crate::http::{Body, Client, Failure, Kind};
+use crate::http::{Body, Client, Failure, Kind, Stopper};
 
 /// Longest wait that a server's Retry-After can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
@@ -362,8 +362,9 @@ pub fn with_workers<R>(
     let (arrive, arrivals) = unbounded::<Arrival>();
     let (stop, stopped) = unbounded::<()>();
     let count = spans.len().max(1);
+    let mut stopped_clients = false;
     let stoppers: Vec<_> = clients.iter().take(count).map(Client::stopper).collect();
-    std::thread::scope(|scope| {
+    let result = std::thread::scope(|scope| {
         for client in clients.iter_mut().take(count) {
             let (queue, urgent) = (job_queue.clone(), urgent_queue.clone());
             let (arrive, stopped) = (arrive.clone(), stopped.clone());
@@ -390,15 +391,25 @@ pub fn with_workers<R>(
             budget,
             in_hand,
         };
+        // The download begins now, whatever the writer does first.
+        workers.fill();
         let result = writer(&mut workers);
         let busy = workers.outstanding > workers.held || result.is_err();
         drop(workers);
         if busy {
-            // Somebody may be in the middle of a body that nobody wants any more.
-            stoppers.into_iter().for_each(crate::http::Stopper::stop);
+            // Somebody may be in the middle of a body that nobody wants any more. Reading it to its
+            // end would cost more than a new connection.
+            stoppers.into_iter().for_each(Stopper::stop);
+            stopped_clients = true;
         }
         result
-    })
+    });
+    if stopped_clients {
+        for client in clients.iter_mut().take(count) {
+            *client = client.sibling();
+        }
+    }
+    result
 }
 
 fn work(

@@ -175,6 +175,12 @@ impl Run<'_> {
         let mut targets: Vec<Target> = Vec::new();
         for path in paths {
             let target = Target::open(path, self.options.care)?;
+            if matches!(&self.options.bundle, Location::File(bundle) if target.is_at(bundle)) {
+                return Err(Error::Target {
+                    path: path.to_owned(),
+                    reason: "it is the bundle itself".into(),
+                });
+            }
             if let Some(other) = targets.iter().find(|other| other.is_same(&target)) {
                 return Err(Error::Usage(format!(
                     "{} and {} are the same target",

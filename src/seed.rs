@@ -8,7 +8,7 @@
 //! A seed can never make an install fail. Whatever goes wrong here is a warning and a smaller
 //! set; a seed that keeps failing is dropped ([`Seed::failed`]).
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
@@ -93,11 +93,12 @@ impl Have {
 
 impl Seed {
     fn open(spec: &Spec) -> io::Result<Self> {
-        let mut file = File::open(&spec.path)?;
-        let kind = file.metadata()?.file_type();
+        // Looked at before it is opened: opening a FIFO would wait for a writer.
+        let kind = fs::metadata(&spec.path)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::other("neither a file nor a block device"));
         }
+        let mut file = File::open(&spec.path)?;
         // Not the metadata's size: that is zero for a block device.
         let size = file.seek(SeekFrom::End(0))?;
         Ok(Self {
@@ -184,6 +185,9 @@ pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
 /// Reads a block index file, if it is one that fits the payload.
 fn prepared(path: &Path, index: &Index) -> Option<BlockIndex> {
     let read = || -> io::Result<Vec<u8>> {
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
         let mut bytes = Vec::new();
         File::open(path)?
             .take(MAX_INDEX_FILE + 1)
