@@ -27,7 +27,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crossbeam_channel::{never, select_biased, unbounded, Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{
+    never, select_biased, unbounded, Receiver, RecvTimeoutError, Sender, TryRecvError,
+};
 
 use crate::error::{Error, Result};
 use crate::http::{Body, Client, Failure, Kind, Stopper};
@@ -93,6 +95,10 @@ impl<'a> Attempts<'a> {
         range: Option<Range<u64>>,
     ) -> Result<()> {
         let url = client.url();
+        if is_over(self.stop) {
+            // Our own doing, and nobody waits for the result any more.
+            return Err(Error::Internal("a fetch was given up"));
+        }
         match failure.kind {
             Kind::Permanent => {
                 return Err(Error::Refused {
@@ -148,15 +154,14 @@ impl<'a> Attempts<'a> {
         );
         match self.stop.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => Ok(()),
-            // Nobody waits for the result any more.
-            _ => Err(Error::Network {
-                url,
-                range,
-                attempts: self.in_a_row,
-                cause: failure.cause,
-            }),
+            _ => Err(Error::Internal("a fetch was given up")),
         }
     }
+}
+
+/// True once the run is over.
+fn is_over(stop: &Receiver<()>) -> bool {
+    matches!(stop.try_recv(), Err(TryRecvError::Disconnected))
 }
 
 /// Completes `bytes`, which hold the beginning of `range`, asking only for what is missing.
@@ -422,6 +427,8 @@ fn work(
 ) {
     loop {
         let job = select_biased! {
+            // Nothing is ever sent here. Jobs that still wait are not begun any more.
+            recv(stop) -> _ => return,
             recv(urgent) -> job => job,
             recv(jobs) -> job => job,
         };
@@ -443,7 +450,9 @@ fn work(
                 })
             }
         });
-        if arrive.send(Arrival { id, result }).is_err() {
+        // An error ends the run: asking for more would only delay that.
+        let failed = result.is_err();
+        if arrive.send(Arrival { id, result }).is_err() || failed {
             return;
         }
     }
