@@ -18,7 +18,7 @@ use crate::device::Care;
 use crate::error::{Error, Result};
 use crate::fetch::Retry;
 use crate::hash::Digest;
-use crate::http::Settings;
+use crate::http::{check_url, Settings};
 use crate::install::{Options, Targets};
 use crate::open::Trust;
 #[cfg(feature = "pack")]
@@ -543,9 +543,14 @@ fn install(arguments: InstallArguments) -> Result<Command> {
     if arguments.stall_timeout.0.is_zero() || arguments.connect_timeout.0.is_zero() {
         return usage("a timeout of zero leaves no time for anything");
     }
+    let bundle = Location::parse(&arguments.bundle);
+    if let Location::Url(url) = &bundle {
+        check_url(url)
+            .map_err(|reason| Error::Usage(format!("bundle URL {}: {reason}", bundle.shown())))?;
+    }
     Ok(Command::Install(Box::new(Install {
         options: Options {
-            bundle: Location::parse(&arguments.bundle),
+            bundle,
             access: Access {
                 http: Settings {
                     connect_timeout: arguments.connect_timeout.0,
@@ -776,6 +781,10 @@ mod tests {
             (
                 &["install", "b", "--target", "t", SKIP, "--no-merge=1"],
                 "takes no value",
+            ),
+            (
+                &["install", "http://h:99999/b", "--target", "t", SKIP],
+                "its port",
             ),
             (&["install", "b", "--root-cert", "x"], "no --root-cert yet"),
             (&["install", "b", "--no-such"], "--help lists"),

@@ -18,6 +18,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -374,9 +375,12 @@ fn check_creatable(path: &Path) -> Result<PathBuf, String> {
     if folder.starts_with("/dev") && !folder.starts_with("/dev/shm") {
         return Err("there is no such device".into());
     }
+    // `file_name` looks through a slash at the end.
     match path.file_name() {
-        Some(name) => Ok(folder.join(name)),
-        None => Err("this is no file name".into()),
+        Some(name) if path.as_os_str().as_bytes().ends_with(name.as_bytes()) => {
+            Ok(folder.join(name))
+        }
+        _ => Err("this is no file name".into()),
     }
 }
 
@@ -421,7 +425,7 @@ fn holder(device: u64) -> Option<String> {
         let fields: Vec<&str> = line.split(' ').collect();
         if let [_, _, dev, _, point, ..] = fields[..] {
             if parts.iter().any(|(part, _)| part == dev) {
-                return Some(format!("mounted at {point}"));
+                return Some(format!("mounted at {}", unescaped(point)));
             }
         }
     }
@@ -442,6 +446,18 @@ fn holder(device: u64) -> Option<String> {
         }
     }
     None
+}
+
+/// A path from /proc, where space, tab, line feed and backslash stand in octal (`\\040`).
+fn unescaped(path: &str) -> String {
+    let escapes = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    let replace = |path: String, (octal, plain): (&str, &str)| path.replace(octal, plain);
+    escapes.into_iter().fold(path.to_owned(), replace)
 }
 
 #[cfg(test)]
@@ -533,11 +549,17 @@ mod tests {
             (folder.path(), "directory"),
             (&folder.path().join("link"), "leads nowhere"),
             (&folder.path().join("none/target"), "its folder"),
+            (&folder.path().join("new/"), "no file name"),
         ] {
             let error = Target::open(path, CARE).expect_err("refused");
             assert_eq!(error.class().exit_code(), 5);
             assert!(error.to_string().contains(reason), "{error}");
         }
+    }
+
+    #[test]
+    fn paths_from_proc_are_readable() {
+        assert_eq!(unescaped("/a\\040b\\134c"), "/a b\\c");
     }
 
     #[test]

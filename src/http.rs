@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ureq::http::{header, HeaderMap, HeaderName, StatusCode};
+use ureq::http::{header, HeaderMap, HeaderName, StatusCode, Uri};
 use ureq::unversioned::resolver::DefaultResolver;
 use ureq::unversioned::transport::{ConnectionDetails, Connector, DefaultConnector, Transport};
 use ureq::{Agent, BodyReader};
@@ -669,6 +669,24 @@ pub fn is_http_url(text: &str) -> bool {
     scheme.is_some_and(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https"))
 }
 
+/// Why a URL cannot be fetched, as far as that can be seen from it.
+pub fn check_url(url: &str) -> Result<(), &'static str> {
+    let uri: Uri = url.parse().map_err(|_| "it is malformed")?;
+    let authority = uri.authority().ok_or("it names no host")?;
+    if authority.host().is_empty() {
+        return Err("it names no host");
+    }
+    // What stands behind the host, which `authority.port` gives only if it is one.
+    let host_on = authority.as_str().rsplit('@').next().unwrap_or_default();
+    match host_on
+        .strip_prefix(authority.host())
+        .map(|port| port.strip_prefix(':'))
+    {
+        Some(Some(port)) if port.parse::<u16>().is_err() => Err("its port is no port"),
+        _ => Ok(()),
+    }
+}
+
 /// A URL without user info, query and fragment.
 pub fn shown(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -732,6 +750,27 @@ mod tests {
         }
         assert_eq!(parse("bytes 5-9/10", Some("6")), None);
         assert!(content_range(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn impossible_urls_are_noticed() {
+        for good in [
+            "http://h/b",
+            "http://u:p@h:80/b?c",
+            "http://[::1]:8080/b",
+            "https://h",
+        ] {
+            assert_eq!(check_url(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "http://",
+            "http://h:99999/b",
+            "http://h:x/b",
+            "http://h:/b",
+            "http://h/ b",
+        ] {
+            assert!(check_url(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

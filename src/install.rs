@@ -174,21 +174,31 @@ impl Run<'_> {
         };
         let mut targets: Vec<Target> = Vec::new();
         for path in paths {
-            let target = Target::open(path, self.options.care)?;
-            if matches!(&self.options.bundle, Location::File(bundle) if target.is_at(bundle)) {
-                return Err(Error::Target {
-                    path: path.to_owned(),
-                    reason: "it is the bundle itself".into(),
-                });
+            let same = |other: &Target| other.path().display().to_string();
+            // Before it is opened: a device that we hold ourselves could not be.
+            let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
+            if other.is_none() {
+                let target = Target::open(path, self.options.care)?;
+                other = targets
+                    .iter()
+                    .find(|other| other.is_same(&target))
+                    .map(same);
+                targets.push(target);
             }
-            if let Some(other) = targets.iter().find(|other| other.is_same(&target)) {
+            if let Some(other) = other {
                 return Err(Error::Usage(format!(
-                    "{} and {} are the same target",
-                    other.path().display(),
+                    "{other} and {} are the same target",
                     path.display()
                 )));
             }
-            targets.push(target);
+        }
+        if let Location::File(bundle) = &self.options.bundle {
+            if let Some(target) = targets.iter().find(|target| target.is_at(bundle)) {
+                return Err(Error::Target {
+                    path: target.path().to_owned(),
+                    reason: "it is the bundle itself".into(),
+                });
+            }
         }
         Ok(targets)
     }

@@ -113,9 +113,9 @@ impl Opening {
             return Ok(None);
         };
         let (number, expected) = (self.next, entry.header_digest);
+        let start = self.data_end.unwrap_or(0);
         self.close()?;
         let cursor = &mut self.cursor;
-        let start = if number == 0 { 0 } else { cursor.at() };
         let head = skip_to(cursor, tag::PAYLOAD, Kind::Start)?;
         cursor.advance(head.len);
         skip_to(cursor, tag::PAYLOAD_HEADER, Kind::Start)?;

@@ -22,3 +22,13 @@ mod server;
 // Temp dir, runner of the binary, assertions.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
 mod util;
+// Every file in tests/data/vectors: what the library reads in it, what the binary makes of it.
+mod golden;
+// Installs that go well, or end as they should: seeds, encodings, requests, targets.
+mod install;
+// Bad networks and servers: a table of faults against exit, requests, bytes and target.
+mod faults;
+// The command line as users and scripts see it: exit codes, messages, report, progress.
+mod cli;
+// The repository itself: structure, owners, versions.
+mod tidy;
