@@ -10,36 +10,31 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use argh::{ArgsInfo, EarlyExit, FlagInfo, FlagInfoKind, FromArgValue, FromArgs, Optionality};
 
+use crate::connect::{Network, Resolve};
 use crate::device::Care;
 use crate::error::{Error, Result};
-use crate::fetch::Retry;
+use crate::fetch::{Limiter, Policy};
 use crate::hash::Digest;
-use crate::http::{check_url, Settings};
+use crate::http::{check_url, Header, Settings};
 use crate::install::{Options, Targets};
 use crate::open::Trust;
 #[cfg(feature = "pack")]
 use crate::pack;
+use crate::proxy::{Exceptions, Proxies, Proxy};
 use crate::remote::{Access, Location};
 use crate::report::Progress;
 use crate::seed;
+use crate::tls::{Files, Problem, Tls};
 
 /// Options of later versions, so that a script learns that and not that it mistyped.
 const NOT_YET: &[&str] = &[
     "--root-cert",
     "--no-target-seed",
-    "--max-download",
-    "--limit-rate",
-    "--cacert",
-    "--cert",
-    "--key",
-    "--header",
-    "-H",
-    "--proxy",
-    "--resolve",
     "--verify",
     "--write-index",
 ];
@@ -99,6 +94,7 @@ struct Arguments {
 
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one value of it")]
 enum Subcommand {
     Install(InstallArguments),
     #[cfg(feature = "pack")]
@@ -164,6 +160,14 @@ struct InstallArguments {
     #[argh(option, default = "Seconds(Duration::from_secs(30))")]
     http_retry_max_backoff: Seconds,
 
+    /// most bytes a second, all connections together; such as 500k
+    #[argh(option)]
+    limit_rate: Option<Size>,
+
+    /// refuse before the first write when more has to be downloaded, stop when more was
+    #[argh(option)]
+    max_download: Option<Size>,
+
     /// no bytes for so long is a failure of the request, default 30s
     #[argh(option, default = "Seconds(Duration::from_secs(30))")]
     stall_timeout: Seconds,
@@ -171,6 +175,30 @@ struct InstallArguments {
     /// limit for looking the name up and for connecting, each; default 10s
     #[argh(option, default = "Seconds(Duration::from_secs(10))")]
     connect_timeout: Seconds,
+
+    /// 'Name: value', a header for the bundle's server and no other that it redirects to; repeatable
+    #[argh(option, short = 'H')]
+    header: Vec<String>,
+
+    /// the http proxy, in place of that of http_proxy, https_proxy or all_proxy; empty for none
+    #[argh(option)]
+    proxy: Option<String>,
+
+    /// HOST:PORT:ADDR or HOST:PORT:ADDR,ADDR…: the addresses of a host, without DNS; repeatable
+    #[argh(option)]
+    resolve: Vec<String>,
+
+    /// PEM file of the authorities to trust for https, in place of the system's; repeatable
+    #[argh(option)]
+    cacert: Vec<PathBuf>,
+
+    /// PEM file with a client certificate for https, and its key unless --key is given
+    #[argh(option)]
+    cert: Option<PathBuf>,
+
+    /// PEM file with the key of the client certificate
+    #[argh(option)]
+    key: Option<PathBuf>,
 
     /// one ordered full download
     #[argh(switch)]
@@ -363,7 +391,7 @@ pub fn parse(
         }
     };
     match parsed.command {
-        Subcommand::Install(arguments) => install(arguments),
+        Subcommand::Install(arguments) => install(arguments, variable),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack(arguments),
     }
@@ -499,19 +527,22 @@ fn from_environment(
     }
 }
 
-fn install(arguments: InstallArguments) -> Result<Command> {
+fn install(
+    arguments: InstallArguments,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Command> {
     let usage = |message: &str| Err(Error::Usage(message.to_owned()));
-    let targets = match (arguments.target, arguments.slot.is_empty()) {
+    let targets = match (arguments.target.clone(), arguments.slot.is_empty()) {
         (Some(target), true) => Targets::One(target),
         (None, false) => Targets::Slots(parse_slots(&arguments.slot)?),
         (Some(_), false) => return usage("give either --target or --slot, not both"),
         (None, true) => return usage("where to? give --target PATH, or --slot NAME=PATH"),
     };
     let trust = match (
-        arguments.bundle_hash,
+        arguments.bundle_hash.as_deref(),
         arguments.insecure_skip_bundle_verification,
     ) {
-        (Some(text), false) => match Digest::parse(&text) {
+        (Some(text), false) => match Digest::parse(text) {
             Some(digest) => Trust::Hash(digest),
             None => {
                 return Err(Error::Usage(format!(
@@ -548,6 +579,8 @@ fn install(arguments: InstallArguments) -> Result<Command> {
         check_url(url)
             .map_err(|reason| Error::Usage(format!("bundle URL {}: {reason}", bundle.shown())))?;
     }
+    let headers = parse_headers(&arguments.header)?;
+    let network = network(&arguments, &bundle, variable)?;
     Ok(Command::Install(Box::new(Install {
         options: Options {
             bundle,
@@ -555,11 +588,18 @@ fn install(arguments: InstallArguments) -> Result<Command> {
                 http: Settings {
                     connect_timeout: arguments.connect_timeout.0,
                     stall_timeout: arguments.stall_timeout.0,
+                    headers,
+                    network,
                 },
-                retry: Retry {
+                policy: Policy {
                     max_retries: arguments.http_max_retries.0,
                     initial_backoff: arguments.http_retry_initial_backoff.0,
                     max_backoff: arguments.http_retry_max_backoff.0,
+                    stall_timeout: arguments.stall_timeout.0,
+                    limit_rate: arguments
+                        .limit_rate
+                        .map(|rate| Arc::new(Limiter::new(rate.0))),
+                    max_download: arguments.max_download.map(|size| size.0),
                 },
                 ranges: !arguments.disable_range_queries,
                 full_download: matches!(arguments.full_download, FullDownload::Allow),
@@ -592,6 +632,99 @@ fn install(arguments: InstallArguments) -> Result<Command> {
             _ => log::LevelFilter::Debug,
         },
     })))
+}
+
+fn parse_headers(headers: &[String]) -> Result<Vec<Header>> {
+    let parsed = headers.iter().map(|text| {
+        Header::parse(text).map_err(|reason| Error::Usage(format!("--header: {reason}")))
+    });
+    parsed.collect()
+}
+
+/// How servers are reached. The environment counts only for a bundle that is at a URL.
+fn network(
+    arguments: &InstallArguments,
+    bundle: &Location,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Arc<Network>> {
+    let url = match bundle {
+        Location::Url(url) => url.as_str(),
+        _ => "",
+    };
+    let variable = |name: &str| variable(name).filter(|value| !value.is_empty() && !url.is_empty());
+    let resolve = arguments.resolve.iter().map(|text| {
+        Resolve::parse(text)
+            .ok_or_else(|| Error::Usage(format!("--resolve {text:?} is not HOST:PORT:ADDR")))
+    });
+    let proxies = proxies(arguments.proxy.as_deref(), &variable)?;
+    if let (None, Some(key)) = (&arguments.cert, &arguments.key) {
+        let key = key.display();
+        return Err(Error::Usage(format!("--key {key} needs a --cert")));
+    }
+    let files = Files {
+        authorities: arguments.cacert.clone(),
+        system: variable("SSL_CERT_FILE").map(PathBuf::from),
+        certificate: arguments.cert.clone(),
+        key: arguments.key.clone(),
+    };
+    let named = !files.authorities.is_empty() || files.certificate.is_some();
+    let tls = Tls::new(files);
+    if named
+        || url
+            .get(..6)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+    {
+        match tls.prepare() {
+            Err(Problem::File { path, reason }) => {
+                return Err(Error::Usage(format!(
+                    "cannot use {} for https: {reason}",
+                    path.display()
+                )))
+            }
+            Err(Problem::Unsupported(reason)) => return Err(Error::Usage(reason.to_owned())),
+            // A failure of the network, once that is asked.
+            Ok(()) | Err(_) => {}
+        }
+    }
+    let resolve = resolve.collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Network::new(resolve, proxies, tls)))
+}
+
+/// The proxies, by curl's rules: the option, else the variable of the scheme, else that for all.
+/// `HTTP_PROXY` does not count, since a web server sets it to what a client sends.
+fn proxies(option: Option<&str>, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Proxies> {
+    let parse = |name: &str, text: &str| {
+        Proxy::parse(text).map(Some).map_err(|reason| {
+            Error::Usage(format!(
+                "the proxy of {name} cannot be used: {reason}\nhint: --proxy \"\" uses none"
+            ))
+        })
+    };
+    let find = |names: &[&str]| {
+        for name in names {
+            if let Some(value) = variable(name) {
+                return parse(name, &value.to_string_lossy());
+            }
+        }
+        Ok(None)
+    };
+    let (http, https) = match option {
+        Some("") => (None, None),
+        Some(text) => {
+            let proxy = parse("--proxy", text)?;
+            (proxy.clone(), proxy)
+        }
+        None => (
+            find(&["http_proxy", "all_proxy", "ALL_PROXY"])?,
+            find(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"])?,
+        ),
+    };
+    let except = variable("no_proxy").or_else(|| variable("NO_PROXY"));
+    Ok(Proxies {
+        http,
+        https,
+        except: Exceptions::parse(&except.unwrap_or_default().to_string_lossy()),
+    })
 }
 
 fn parse_slots(slots: &[String]) -> Result<Vec<(String, PathBuf)>> {
@@ -716,7 +849,7 @@ mod tests {
         assert_eq!(options.memory, 8 << 20);
         assert_eq!(options.seeds.len(), 2);
         assert_eq!(options.seeds[1].index, Some("c".into()));
-        assert_eq!(options.access.retry.max_retries, None);
+        assert_eq!(options.access.policy.max_retries, None);
         assert_eq!(
             options.access.http.stall_timeout,
             Duration::from_millis(500)
@@ -797,6 +930,43 @@ mod tests {
             let message = refusal(words);
             assert!(message.contains(reason), "{words:?}: {message}");
         }
+    }
+
+    #[test]
+    fn proxies_follow_curls_rules() {
+        let chosen = |option, environment: &[(&str, &str)]| {
+            let found = proxies(option, &|name| {
+                let found = environment.iter().find(|(variable, _)| *variable == name);
+                found.map(|(_, value)| OsString::from(value))
+            });
+            let found = found.expect("they are right");
+            [false, true].map(|https| found.of(https, "h").map(|proxy| proxy.host.clone()))
+        };
+        let both = |http: &str, https: &str| {
+            [http, https].map(|host| Some(host.to_owned()).filter(|host| !host.is_empty()))
+        };
+        let all = [
+            ("ALL_PROXY", "a"),
+            ("https_proxy", "s"),
+            ("HTTP_PROXY", "x"),
+        ];
+        assert_eq!(chosen(None, &all), both("a", "s"));
+        assert_eq!(chosen(Some("o"), &all), both("o", "o"));
+        assert_eq!(chosen(Some(""), &all), both("", ""));
+        assert_eq!(chosen(None, &[]), both("", ""));
+        let lower_first = [
+            ("HTTPS_PROXY", "S"),
+            ("https_proxy", "s"),
+            ("http_proxy", "p"),
+        ];
+        assert_eq!(chosen(None, &lower_first), both("p", "s"));
+        let upper = [("HTTPS_PROXY", "S"), ("all_proxy", "a"), ("ALL_PROXY", "A")];
+        assert_eq!(chosen(None, &upper), both("a", "S"));
+        for list in ["no_proxy", "NO_PROXY"] {
+            assert_eq!(chosen(Some("o"), &[(list, "x h")]), both("", ""));
+        }
+        let lists = [("no_proxy", "x"), ("NO_PROXY", "h"), ("http_proxy", "p")];
+        assert_eq!(chosen(None, &lists), both("p", ""));
     }
 
     #[test]

@@ -21,6 +21,8 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::hash::Verified;
@@ -59,7 +61,8 @@ pub struct Target {
     /// Offset of the first byte in `buffer`.
     buffer_at: u64,
     unsynced: u64,
-    touched: bool,
+    /// Set before the first byte changes; shared with whoever has to tell of it in a hurry.
+    touched: Arc<AtomicBool>,
 }
 
 /// Tells files and devices apart.
@@ -110,7 +113,7 @@ impl Target {
             buffer: Vec::new(),
             buffer_at: 0,
             unsynced: 0,
-            touched: false,
+            touched: Arc::default(),
         };
         match fs::canonicalize(path) {
             Ok(resolved) => target.resolved = resolved,
@@ -187,7 +190,12 @@ impl Target {
 
     /// True once a byte of it may have changed.
     pub fn touched(&self) -> bool {
-        self.touched
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    /// Becomes true just before the first byte changes.
+    pub fn touched_flag(&self) -> Arc<AtomicBool> {
+        self.touched.clone()
     }
 
     /// Bytes taken in so far: where the next block goes.
@@ -261,12 +269,12 @@ impl Target {
         }
         self.flush()?;
         self.create()?;
+        self.touched.store(true, Ordering::Relaxed);
         if self.capacity.is_none() {
             self.file()?
                 .set_len(size)
                 .map_err(|e| self.io("set the size of", size, e))?;
         }
-        self.touched = true;
         self.file()?
             .sync_all()
             .map_err(|e| self.io("sync", size, e))
@@ -291,7 +299,6 @@ impl Target {
     /// The first blocks are complete: wipes their place.
     fn hold(&mut self) -> Result<()> {
         self.create()?;
-        self.touched = true;
         let zeros = vec![0; self.held.len()];
         self.write(&zeros, 0)?;
         self.file()?.sync_all().map_err(|e| self.io("sync", 0, e))?;
@@ -305,7 +312,6 @@ impl Target {
             return Ok(());
         }
         self.create()?;
-        self.touched = true;
         self.write(&self.buffer, self.buffer_at)?;
         let written = self.buffer.len() as u64;
         self.buffer_at += written;
@@ -322,6 +328,7 @@ impl Target {
 
     fn create(&mut self) -> Result<()> {
         if self.file.is_none() {
+            self.touched.store(true, Ordering::Relaxed);
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -335,6 +342,7 @@ impl Target {
     }
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.touched.store(true, Ordering::Relaxed);
         self.file()?
             .write_all_at(bytes, offset)
             .map_err(|e| self.io("write", offset, e))

@@ -98,6 +98,13 @@ pub enum Error {
         /// How the last try ended.
         cause: String,
     },
+    /// More would have to be downloaded than the user allows, or was.
+    DownloadLimit {
+        /// The bundle's URL, without secrets.
+        url: String,
+        /// The numbers.
+        cause: String,
+    },
     /// The server says, for good, that the bundle cannot be had.
     Refused {
         /// The bundle's URL, without secrets.
@@ -210,7 +217,7 @@ impl Error {
         match self {
             Self::Internal(_) => Class::Internal,
             Self::Usage(_) | Self::Output { .. } | Self::Input { .. } => Class::Usage,
-            Self::Network { .. } => Class::Network,
+            Self::Network { .. } | Self::DownloadLimit { .. } => Class::Network,
             Self::Refused { .. }
             | Self::Changed { .. }
             | Self::BundleFile { .. }
@@ -228,6 +235,8 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Internal(_) => Some("this is a bug in reflash; please report it"),
+            // More tries were of no use, and the cause says what would be.
+            Self::Network { attempts: 1, .. } => None,
             Self::Network { .. } => Some("run the same command again when the network is better"),
             Self::Changed { .. } => {
                 Some("someone replaced the bundle while it was being read; start again")
@@ -263,6 +272,7 @@ impl fmt::Display for Error {
                 let tries = if *attempts == 1 { "try" } else { "tries" };
                 write!(f, " after {attempts} {tries}: {cause}")
             }
+            Self::DownloadLimit { url, cause } => write!(f, "download of {url} stopped: {cause}"),
             Self::Refused { url, cause } => write!(f, "cannot get bundle {url}: {cause}"),
             Self::Changed {
                 url,

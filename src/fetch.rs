@@ -20,12 +20,20 @@
 //! and the stop channel, on which they sleep between retries; their sockets are shut down, so that
 //! a blocked read ends too.
 //!
+//! *Bad connections.* A worker that gets no byte, twice in a row, while others do, is one too many
+//! for the server: it hands its job back and ends ([`Crew`]), down to a single one. A body that
+//! comes far slower than the others did is dropped, and its tail asked for over a new connection
+//! ([`Pace`]). Neither counts as a retry. A trickle below [`MIN_BYTES`] in the stall timeout is
+//! silence.
+//!
 //! This file knows nothing of blocks, digests and compression, and is the only user of
 //! crossbeam-channel.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{
     never, select_biased, unbounded, Receiver, RecvTimeoutError, Sender, TryRecvError,
@@ -40,51 +48,112 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// Stack of a worker: ureq needs little. The default of 2 MiB a thread is much on a small board.
 const STACK_SIZE: usize = 512 << 10;
 
-/// How often and how fast to try again.
+/// Bytes asked of a body at once.
+const PIECE: usize = 16 << 10;
+
+/// Fewer bytes than this within the stall timeout are as good as none.
+const MIN_BYTES: u64 = 64;
+
+/// Time over which the pace of a body is measured.
+const PACE_WINDOW: Duration = Duration::from_secs(2);
+
+/// A body this many times slower than the workers have been on the average is not waited for.
+const PACE_FACTOR: f64 = 16.0;
+
+/// Bodies of one range that are dropped for being slow. After that the link itself is.
+const MAX_SLOW: u32 = 2;
+
+/// Bodies without a byte after which a worker is one too many, if others get bytes.
+const MAX_EMPTY: u32 = 2;
+
+/// How patient to be, and what to keep to.
 #[derive(Clone, Debug)]
-pub struct Retry {
+pub struct Policy {
     /// Tries after the first one, in a row, without a byte received; `None` for no limit.
     pub max_retries: Option<u32>,
     /// Wait before the first of them; doubled for each further one.
     pub initial_backoff: Duration,
     /// The longest such wait.
     pub max_backoff: Duration,
+    /// Silence that ends a request.
+    pub stall_timeout: Duration,
+    /// Most bytes a second, of all workers together.
+    pub limit_rate: Option<Arc<Limiter>>,
+    /// Most bytes that a run may receive.
+    pub max_download: Option<u64>,
 }
 
-impl Default for Retry {
+impl Default for Policy {
     fn default() -> Self {
         Self {
             max_retries: Some(5),
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            limit_rate: None,
+            max_download: None,
         }
+    }
+}
+
+/// Keeps all workers together to a rate.
+#[derive(Debug)]
+pub struct Limiter {
+    /// Bytes a second.
+    rate: u64,
+    /// When the bytes received so far are all paid for.
+    paid: Mutex<Instant>,
+}
+
+impl Limiter {
+    /// A limiter to `rate` bytes a second, at least one.
+    pub fn new(rate: u64) -> Self {
+        Self {
+            rate: rate.max(1),
+            paid: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// How long to wait after receiving so many bytes.
+    fn wait(&self, bytes: usize) -> Duration {
+        let now = Instant::now();
+        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+        // What was not used before is not saved up.
+        let until = (*paid).max(now) + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
+        *paid = until;
+        until - now
     }
 }
 
 /// Counts the failures of one range and decides whether, and when, to try again.
 struct Attempts<'a> {
-    retry: &'a Retry,
+    policy: &'a Policy,
     /// Disconnected when the run is over.
     stop: &'a Receiver<()>,
     /// Failures since the last byte.
     in_a_row: u32,
     stale: bool,
+    /// The last try brought so much that the next one need not wait.
+    fruitful: bool,
 }
 
 impl<'a> Attempts<'a> {
-    fn new(retry: &'a Retry, stop: &'a Receiver<()>) -> Self {
+    fn new(policy: &'a Policy, stop: &'a Receiver<()>) -> Self {
         Self {
-            retry,
+            policy,
             stop,
             in_a_row: 0,
             stale: false,
+            fruitful: false,
         }
     }
 
-    /// Bytes arrived: the count starts again.
-    fn progress(&mut self) {
+    /// So many bytes arrived: the count starts again. A connection that breaks now and then is no
+    /// reason to wait.
+    fn progress(&mut self, bytes: usize) {
         self.in_a_row = 0;
         self.stale = false;
+        self.fruitful = bytes >= PIECE;
     }
 
     /// Returns when it is time to try again, or the error to end with.
@@ -97,12 +166,20 @@ impl<'a> Attempts<'a> {
         let url = client.url();
         if is_over(self.stop) {
             // Our own doing, and nobody waits for the result any more.
-            return Err(Error::Internal("a fetch was given up"));
+            return Err(given_up());
         }
         match failure.kind {
             Kind::Permanent => {
                 return Err(Error::Refused {
                     url,
+                    cause: failure.cause,
+                })
+            }
+            Kind::Lasting => {
+                return Err(Error::Network {
+                    url,
+                    range: None,
+                    attempts: 1,
                     cause: failure.cause,
                 })
             }
@@ -120,11 +197,17 @@ impl<'a> Attempts<'a> {
                 self.stale = true;
                 return Ok(());
             }
-            Kind::Stale | Kind::Transient | Kind::RangeIgnored => {}
+            Kind::Limit => {
+                return Err(Error::DownloadLimit {
+                    url,
+                    cause: failure.cause,
+                })
+            }
+            Kind::Stale | Kind::Transient | Kind::RangeIgnored | Kind::Slow => {}
         }
         self.in_a_row = self.in_a_row.saturating_add(1);
         if self
-            .retry
+            .policy
             .max_retries
             .is_some_and(|max| self.in_a_row > max)
         {
@@ -136,11 +219,13 @@ impl<'a> Attempts<'a> {
             });
         }
         let doubled = 2u32.saturating_pow(self.in_a_row - 1);
-        let wait = self
-            .retry
-            .initial_backoff
-            .saturating_mul(doubled)
-            .min(self.retry.max_backoff)
+        let backoff = if std::mem::take(&mut self.fruitful) {
+            Duration::ZERO
+        } else {
+            self.policy.initial_backoff.saturating_mul(doubled)
+        };
+        let wait = backoff
+            .min(self.policy.max_backoff)
             .max(failure.retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
         client.counters().count_retry();
         let range_text = range.as_ref().map_or("all".to_owned(), |range| {
@@ -154,14 +239,44 @@ impl<'a> Attempts<'a> {
         );
         match self.stop.recv_timeout(wait) {
             Err(RecvTimeoutError::Timeout) => Ok(()),
-            _ => Err(Error::Internal("a fetch was given up")),
+            _ => Err(given_up()),
         }
     }
+}
+
+/// What a fetch ends with that nobody waits for any more.
+fn given_up() -> Error {
+    Error::Internal("a fetch was given up")
 }
 
 /// True once the run is over.
 fn is_over(stop: &Receiver<()>) -> bool {
     matches!(stop.try_recv(), Err(TryRecvError::Disconnected))
+}
+
+/// The first bytes of an object that nothing is known of: at most `range`, fewer if it is smaller.
+/// `None` if the server answers with the whole object, that is, has no ranges.
+pub fn first(client: &mut Client, range: &Range<u64>, policy: &Policy) -> Result<Option<Vec<u8>>> {
+    let stop = never();
+    let mut attempts = Attempts::new(policy, &stop);
+    let mut bytes = Vec::new();
+    while bytes.is_empty() {
+        match client.get(range) {
+            Ok(body) => {
+                if let Err(failure) = receive(body, &mut bytes, client, policy, &stop, None) {
+                    attempts.failed(failure, client, Some(range.clone()))?;
+                }
+            }
+            Err(Failure {
+                kind: Kind::RangeIgnored,
+                ..
+            }) => return Ok(None),
+            Err(failure) => attempts.failed(failure, client, Some(range.clone()))?,
+        }
+    }
+    // Now a size is known, and what broke off is completed as any other range.
+    complete(client, range, &mut bytes, policy)?;
+    Ok(Some(bytes))
 }
 
 /// Completes `bytes`, which hold the beginning of `range`, asking only for what is missing.
@@ -171,62 +286,185 @@ pub fn complete(
     client: &mut Client,
     range: &Range<u64>,
     bytes: &mut Vec<u8>,
-    retry: &Retry,
+    policy: &Policy,
 ) -> Result<()> {
-    complete_or_stop(client, range, bytes, retry, &never())
+    complete_in(client, range, bytes, policy, &never(), None).map(|_| ())
 }
 
-/// The first bytes of an object that nothing is known of: at most `range`, fewer if it is smaller.
-/// `None` if the server answers with the whole object, that is, has no ranges.
-pub fn first(client: &mut Client, range: &Range<u64>, retry: &Retry) -> Result<Option<Vec<u8>>> {
-    let stop = never();
-    let mut attempts = Attempts::new(retry, &stop);
-    let mut bytes = Vec::new();
-    loop {
-        match client
-            .get(range)
-            .and_then(|body| body.read_into(&mut bytes))
-        {
-            // Here a size is known, and what broke off is completed as any other range.
-            _ if !bytes.is_empty() => break,
-            Ok(()) => break,
-            Err(Failure {
-                kind: Kind::RangeIgnored,
-                ..
-            }) => return Ok(None),
-            Err(failure) => attempts.failed(failure, client, Some(range.clone()))?,
-        }
-    }
-    complete(client, range, &mut bytes, retry)?;
-    Ok(Some(bytes))
+/// How a range ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// It is complete.
+    Complete,
+    /// This worker is one too many: another one is to go on.
+    Surplus,
 }
 
-fn complete_or_stop(
+fn complete_in(
     client: &mut Client,
     range: &Range<u64>,
     bytes: &mut Vec<u8>,
-    retry: &Retry,
+    policy: &Policy,
     stop: &Receiver<()>,
-) -> Result<()> {
-    let mut attempts = Attempts::new(retry, stop);
+    crew: Option<&Crew>,
+) -> Result<Ended> {
+    let mut attempts = Attempts::new(policy, stop);
+    let mut slow = 0;
+    let mut empty = 0;
+    let mut received_by_all = client.counters().bytes();
     loop {
         let end = client.size().map_or(range.end, |size| range.end.min(size));
         let missing = range.start + bytes.len() as u64..end;
         if missing.is_empty() {
-            return Ok(());
+            return Ok(Ended::Complete);
+        }
+        if is_over(stop) {
+            return Err(given_up());
         }
         let before = bytes.len();
-        let result = client.get(&missing).and_then(|body| {
-            // The span is planned from a trusted index: its size may be allocated.
-            bytes.reserve_exact(usize::try_from(missing.end - missing.start).unwrap_or(0));
-            body.read_into(bytes)
-        });
+        let watched = crew.filter(|_| slow < MAX_SLOW);
+        // The span is planned from a trusted index: its size may be allocated.
+        bytes.reserve_exact(usize::try_from(missing.end - missing.start).unwrap_or(0));
+        let result = client
+            .get(&missing)
+            .and_then(|body| receive(body, bytes, client, policy, stop, watched));
         if bytes.len() > before {
-            attempts.progress();
+            attempts.progress(bytes.len() - before);
+            empty = 0;
+            received_by_all = client.counters().bytes();
         }
-        if let Err(failure) = result {
-            attempts.failed(failure, client, Some(missing))?;
+        let Err(failure) = result else { continue };
+        if failure.kind == Kind::Slow {
+            log::info!("a slow connection is replaced, range={missing:?} {failure}");
+            slow += 1;
+            continue;
         }
+        let others = client.counters().bytes() > received_by_all;
+        if bytes.len() == before && failure.kind == Kind::Transient {
+            empty += 1;
+            if empty >= MAX_EMPTY && others && crew.is_some_and(Crew::leave) {
+                log::warn!("one connection fewer: it gets nothing while others do, {failure}");
+                return Ok(Ended::Surplus);
+            }
+        }
+        attempts.failed(failure, client, Some(missing))?;
+    }
+}
+
+/// Reads a body to its end, at the allowed rate and watching its pace.
+fn receive(
+    mut body: Body,
+    bytes: &mut Vec<u8>,
+    client: &Client,
+    policy: &Policy,
+    stop: &Receiver<()>,
+    crew: Option<&Crew>,
+) -> Result<(), Failure> {
+    let mut pace = Pace::new(policy.stall_timeout);
+    loop {
+        let got = body.read_some(bytes, PIECE)?;
+        if got == 0 {
+            break;
+        }
+        admit(client, policy, stop, got)?;
+        pace.count(got, crew, client)?;
+    }
+    Ok(())
+}
+
+/// Holds received bytes to the download limit and to the rate.
+fn admit(client: &Client, policy: &Policy, stop: &Receiver<()>, got: usize) -> Result<(), Failure> {
+    let all = client.counters().bytes();
+    if let Some(max) = policy.max_download.filter(|max| all > *max) {
+        return Err(Failure::new(
+            Kind::Limit,
+            format!("{all} bytes were received, more than --max-download {max}"),
+        ));
+    }
+    if let Some(limiter) = &policy.limit_rate {
+        // If the run is over, the next read finds out.
+        stop.recv_timeout(limiter.wait(got)).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// What the workers of a run know of each other.
+#[derive(Debug)]
+struct Crew {
+    /// Workers that still take jobs.
+    working: AtomicUsize,
+    /// When they began, and the bytes received before.
+    began: (Instant, u64),
+}
+
+impl Crew {
+    /// Leaves it, unless nobody would be left. True if so.
+    fn leave(&self) -> bool {
+        let fewer = |working: usize| working.checked_sub(1).filter(|left| *left > 0);
+        self.working
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer)
+            .is_ok()
+    }
+
+    /// Bytes a second that each worker got on the average, idle times included: what a body that
+    /// is not much slower is never blamed for.
+    fn usual_pace(&self, client: &Client) -> f64 {
+        let (start, before) = self.began;
+        let bytes = client.counters().bytes().saturating_sub(before);
+        let workers = self.working.load(Ordering::Relaxed).max(1);
+        bytes as f64 / start.elapsed().as_secs_f64().max(0.001) / workers as f64
+    }
+}
+
+/// Watches the pace of one body.
+struct Pace {
+    stall_timeout: Duration,
+    /// Start of the window over which silence is measured, and the bytes in it.
+    silence: (Instant, u64),
+    /// The same for slowness.
+    window: (Instant, u64),
+}
+
+impl Pace {
+    fn new(stall_timeout: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            stall_timeout,
+            silence: (now, 0),
+            window: (now, 0),
+        }
+    }
+
+    fn count(&mut self, bytes: usize, crew: Option<&Crew>, client: &Client) -> Result<(), Failure> {
+        let now = Instant::now();
+        let over = |window: &mut (Instant, u64), length: Duration| {
+            window.1 += bytes as u64;
+            let elapsed = now - window.0;
+            (elapsed >= length).then(|| {
+                let counted = window.1;
+                *window = (now, 0);
+                (counted, elapsed)
+            })
+        };
+        if let Some((counted, _)) = over(&mut self.silence, self.stall_timeout) {
+            if counted < MIN_BYTES {
+                return Err(Failure::new(
+                    Kind::Transient,
+                    format!("no more than {counted} bytes came in the stall timeout"),
+                ));
+            }
+        }
+        if let Some((counted, elapsed)) = over(&mut self.window, PACE_WINDOW) {
+            let pace = counted as f64 / elapsed.as_secs_f64();
+            let usual = crew.map_or(0.0, |crew| crew.usual_pace(client));
+            if pace * PACE_FACTOR < usual {
+                return Err(Failure::new(
+                    Kind::Slow,
+                    format!("pace={pace:.0} usual={usual:.0} bytes a second"),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -242,18 +480,18 @@ pub struct Ordered {
     at: u64,
     /// Offset of the next byte to hand out.
     wanted: u64,
-    retry: Retry,
+    policy: Policy,
 }
 
 impl Ordered {
     /// Starts at the first byte.
-    pub fn new(client: Client, retry: &Retry) -> Self {
+    pub fn new(client: Client, policy: &Policy) -> Self {
         Self {
             client,
             body: None,
             at: 0,
             wanted: 0,
-            retry: retry.clone(),
+            policy: policy.clone(),
         }
     }
 
@@ -265,7 +503,7 @@ impl Ordered {
     /// The next bytes; zero at the end of the object.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let stop = never();
-        let mut attempts = Attempts::new(&self.retry, &stop);
+        let mut attempts = Attempts::new(&self.policy, &stop);
         loop {
             let result = match &mut self.body {
                 None => match self.client.size() {
@@ -283,7 +521,10 @@ impl Ordered {
                     self.body = Some(body);
                     self.at = at;
                 }),
-                Some(body) => match body.read(buffer) {
+                Some(body) => match body
+                    .read(buffer)
+                    .and_then(|n| admit(&self.client, &self.policy, &stop, n).map(|()| n))
+                {
                     Ok(0) if self.at < self.wanted => Err(Failure {
                         kind: Kind::Transient,
                         cause: "the second download ended before the first".to_owned(),
@@ -323,23 +564,27 @@ struct Job {
 }
 
 /// What comes back.
-struct Arrival {
+struct Arrival<T> {
     id: u32,
-    result: Result<Vec<u8>>,
+    result: Result<T>,
 }
+
+/// What a worker makes of a span's bytes before it hands them over: it is given the span's number
+/// (none for a range outside of the plan), its place, and its bytes.
+pub type Prepare<'a, T> = &'a (dyn Fn(Option<usize>, &Range<u64>, Vec<u8>) -> T + Sync);
 
 /// Identifies the one urgent job under way.
 const URGENT: u32 = u32::MAX;
 
 /// The writer's end: hands out the spans of a plan and takes their bytes in order.
 #[derive(Debug)]
-pub struct Workers<'a> {
+pub struct Workers<'a, T> {
     jobs: Sender<Job>,
     urgent: Sender<Job>,
-    arrivals: Receiver<Arrival>,
+    arrivals: Receiver<Arrival<T>>,
     /// Held only to be dropped.
     _stop: Sender<()>,
-    early: BTreeMap<u32, Vec<u8>>,
+    early: BTreeMap<u32, T>,
     spans: &'a [Range<u64>],
     /// Next span to hand out.
     next: usize,
@@ -354,30 +599,52 @@ pub struct Workers<'a> {
 
 /// Runs `writer` with workers at its side that fetch `spans` (ascending). At most
 /// `clients.len()` workers run, and never more than there are spans.
-pub fn with_workers<R>(
+pub fn with_workers<T: Send, R>(
     clients: &mut [Client],
     spans: &[Range<u64>],
     in_hand: (u64, &[u8]),
     budget: u64,
-    retry: &Retry,
-    writer: impl FnOnce(&mut Workers<'_>) -> Result<R>,
+    policy: &Policy,
+    prepare: Prepare<'_, T>,
+    writer: impl FnOnce(&mut Workers<'_, T>) -> Result<R>,
 ) -> Result<R> {
     let (jobs, job_queue) = unbounded::<Job>();
-    let (urgent, urgent_queue) = unbounded::<Job>();
-    let (arrive, arrivals) = unbounded::<Arrival>();
+    let (urgent_sender, urgent_queue) = unbounded::<Job>();
+    let (arrive, arrivals) = unbounded::<Arrival<T>>();
     let (stop, stopped) = unbounded::<()>();
     let count = spans.len().max(1);
+    let crew = Crew {
+        working: AtomicUsize::new(count.min(clients.len())),
+        began: (
+            Instant::now(),
+            clients
+                .first()
+                .map_or(0, |client| client.counters().bytes()),
+        ),
+    };
     let mut stopped_clients = false;
     let stoppers: Vec<_> = clients.iter().take(count).map(Client::stopper).collect();
     let result = std::thread::scope(|scope| {
         for client in clients.iter_mut().take(count) {
             let (queue, urgent) = (job_queue.clone(), urgent_queue.clone());
             let (arrive, stopped) = (arrive.clone(), stopped.clone());
+            let (give_back, crew) = (urgent_sender.clone(), &crew);
             std::thread::Builder::new()
                 .name("fetch".to_owned())
                 .stack_size(STACK_SIZE)
                 .spawn_scoped(scope, move || {
-                    work(client, &queue, &urgent, &arrive, &stopped, retry);
+                    let worker = Worker {
+                        client,
+                        jobs: &queue,
+                        urgent: &urgent,
+                        give_back: &give_back,
+                        arrive: &arrive,
+                        stop: &stopped,
+                        policy,
+                        crew,
+                        prepare,
+                    };
+                    worker.work();
                 })
                 .map_err(|_| Error::Internal("a worker thread cannot be started"))?;
         }
@@ -385,7 +652,7 @@ pub fn with_workers<R>(
         drop((arrive, job_queue, urgent_queue, stopped));
         let mut workers = Workers {
             jobs,
-            urgent,
+            urgent: urgent_sender,
             arrivals,
             _stop: stop,
             early: BTreeMap::new(),
@@ -417,50 +684,74 @@ pub fn with_workers<R>(
     result
 }
 
-fn work(
-    client: &mut Client,
-    jobs: &Receiver<Job>,
-    urgent: &Receiver<Job>,
-    arrive: &Sender<Arrival>,
-    stop: &Receiver<()>,
-    retry: &Retry,
-) {
-    loop {
-        let job = select_biased! {
-            // Nothing is ever sent here. Jobs that still wait are not begun any more.
-            recv(stop) -> _ => return,
-            recv(urgent) -> job => job,
-            recv(jobs) -> job => job,
-        };
-        let Ok(Job {
-            id,
-            range,
-            mut bytes,
-        }) = job
-        else {
-            return;
-        };
-        let result = complete_or_stop(client, &range, &mut bytes, retry, stop).and_then(|()| {
-            if bytes.len() as u64 == range.end - range.start {
-                Ok(bytes)
-            } else {
-                Err(Error::Refused {
-                    url: client.url(),
+/// One worker thread.
+struct Worker<'a, T> {
+    client: &'a mut Client,
+    jobs: &'a Receiver<Job>,
+    /// Jobs that go before all others.
+    urgent: &'a Receiver<Job>,
+    /// Where a job goes that this worker cannot do.
+    give_back: &'a Sender<Job>,
+    arrive: &'a Sender<Arrival<T>>,
+    stop: &'a Receiver<()>,
+    policy: &'a Policy,
+    crew: &'a Crew,
+    prepare: Prepare<'a, T>,
+}
+
+impl<T> Worker<'_, T> {
+    fn work(self) {
+        loop {
+            let job = select_biased! {
+                // Nothing is ever sent here. Jobs that still wait are not begun any more.
+                recv(self.stop) -> _ => return,
+                recv(self.urgent) -> job => job,
+                recv(self.jobs) -> job => job,
+            };
+            let Ok(Job {
+                id,
+                range,
+                mut bytes,
+            }) = job
+            else {
+                return;
+            };
+            let ended = complete_in(
+                self.client,
+                &range,
+                &mut bytes,
+                self.policy,
+                self.stop,
+                Some(self.crew),
+            );
+            let result = match ended {
+                Ok(Ended::Surplus) => {
+                    // The others take it next; if they are gone, so is the writer.
+                    drop(self.give_back.send(Job { id, range, bytes }));
+                    return;
+                }
+                Ok(Ended::Complete) if bytes.len() as u64 == range.end - range.start => {
+                    let number = usize::try_from(id).ok().filter(|_| id != URGENT);
+                    Ok((self.prepare)(number, &range, bytes))
+                }
+                Ok(Ended::Complete) => Err(Error::Refused {
+                    url: self.client.url(),
                     cause: format!("the bundle ends before offset {}", range.end),
-                })
+                }),
+                Err(error) => Err(error),
+            };
+            // An error ends the run: asking for more would only delay that.
+            let failed = result.is_err();
+            if self.arrive.send(Arrival { id, result }).is_err() || failed {
+                return;
             }
-        });
-        // An error ends the run: asking for more would only delay that.
-        let failed = result.is_err();
-        if arrive.send(Arrival { id, result }).is_err() || failed {
-            return;
         }
     }
 }
 
-impl Workers<'_> {
-    /// The bytes of span `number`; spans must be taken in ascending order, none twice.
-    pub fn take(&mut self, number: usize) -> Result<Vec<u8>> {
+impl<T> Workers<'_, T> {
+    /// Span `number`; spans must be taken in ascending order, none twice.
+    pub fn take(&mut self, number: usize) -> Result<T> {
         self.outstanding -= self.held;
         self.held = 0;
         self.fill();
@@ -468,21 +759,21 @@ impl Workers<'_> {
         if number >= self.next {
             return Err(Error::Internal("a span was not handed out in order"));
         }
-        let bytes = self.wait_for(id)?;
-        self.held = bytes.len() as u64;
-        Ok(bytes)
+        let span = self.wait_for(id)?;
+        self.held = self.spans.get(number).map_or(0, |s| s.end - s.start);
+        Ok(span)
     }
 
-    /// The bytes of a range outside of the plan, ahead of all spans that wait.
-    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+    /// A range outside of the plan, ahead of all spans that wait.
+    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<T> {
         self.send(true, URGENT, range)?;
         self.wait_for(URGENT)
     }
 
-    fn wait_for(&mut self, id: u32) -> Result<Vec<u8>> {
+    fn wait_for(&mut self, id: u32) -> Result<T> {
         loop {
-            if let Some(bytes) = self.early.remove(&id) {
-                return Ok(bytes);
+            if let Some(span) = self.early.remove(&id) {
+                return Ok(span);
             }
             let arrival = self
                 .arrivals

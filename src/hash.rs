@@ -128,6 +128,11 @@ impl Digest {
             Err(found)
         }
     }
+
+    /// The same for bytes that go on as one piece; `None` if they have another digest.
+    pub fn verify_owned(&self, bytes: Vec<u8>) -> Option<VerifiedBuf> {
+        self.verify(&bytes).is_ok().then_some(VerifiedBuf(bytes))
+    }
 }
 
 fn hex_value(digit: u8) -> Option<u8> {
@@ -224,6 +229,17 @@ impl<'a> Verified<'a> {
     /// The bytes.
     pub fn bytes(self) -> &'a [u8] {
         self.0
+    }
+}
+
+/// [`Verified`] bytes that own their memory, to be handed from thread to thread.
+#[derive(Debug)]
+pub struct VerifiedBuf(Vec<u8>);
+
+impl VerifiedBuf {
+    /// The proof.
+    pub fn verified(&self) -> Verified<'_> {
+        Verified(&self.0)
     }
 }
 

@@ -1,7 +1,8 @@
 //! One agent, one URL: ask for a range of one object, or say why it cannot be had.
 //!
-//! The only user of ureq. A [`Client`] belongs to one worker and holds one keep-alive connection.
-//! No answer is trusted:
+//! The only user of ureq, but for the sockets below it (`connect.rs`). A [`Client`] belongs to one
+//! worker and holds one keep-alive connection. Headers and credentials that the user gives go to the
+//! origin of the first URL alone, wherever redirects lead. No answer is trusted:
 //!
 //! | the server | here |
 //! |---|---|
@@ -11,10 +12,11 @@
 //! | encodes the body | permanent failure: a range of an encoded body is no range of the bundle |
 //! | another size, ETag, Last-Modified than in the first answer | [`Kind::Changed`] |
 //! | 408, 425, 429, 500, 502, 503, 504 | transient, with its Retry-After |
+//! | a certificate that is not trusted | [`Kind::Lasting`] |
 //! | other statuses, more than 10 redirects | permanent; on a redirected URL one fresh trip |
 //!
 //! A body must be read until a read returns zero, or ureq will not use the connection again:
-//! [`Body::read_into`] does. There is no limit on the time of a whole body, only on silence
+//! [`Body::read_some`] does. There is no limit on the time of a whole body, only on silence
 //! (`stall_timeout`): a healthy slow link may need minutes. Failures are classified here;
 //! retrying and waiting is `fetch.rs`'s business.
 
@@ -25,10 +27,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ureq::http::{header, HeaderMap, HeaderName, StatusCode, Uri};
-use ureq::unversioned::resolver::DefaultResolver;
-use ureq::unversioned::transport::{ConnectionDetails, Connector, DefaultConnector, Transport};
+use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ureq::{Agent, BodyReader};
+
+use crate::connect::{Dialler, Names, Network, Outlook, Trouble};
+use crate::proxy;
 
 /// Redirects followed for one request, as curl and browsers do it.
 const MAX_REDIRECTS: u32 = 10;
@@ -49,6 +52,10 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// No byte for so long is a failure of the request.
     pub stall_timeout: Duration,
+    /// Headers to send to the first URL's origin.
+    pub headers: Vec<Header>,
+    /// Names, proxies and TLS, and what was learnt of them.
+    pub network: Arc<Network>,
 }
 
 impl Default for Settings {
@@ -56,7 +63,62 @@ impl Default for Settings {
         Self {
             connect_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
+            headers: Vec::new(),
+            network: Arc::default(),
         }
+    }
+}
+
+/// Headers that this program must set itself, or that would change what an answer means.
+const RESERVED: [&str; 19] = [
+    "accept-encoding",
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "if-match",
+    "if-modified-since",
+    "if-none-match",
+    "if-range",
+    "if-unmodified-since",
+    "keep-alive",
+    "proxy-authorization",
+    "proxy-connection",
+    "range",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "via",
+];
+
+/// A header that the user wants to be sent. Its value may be a secret and is never shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    name: HeaderName,
+    value: HeaderValue,
+}
+
+impl Header {
+    /// Parses `Name: value`. Errors do not repeat the value.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (name, value) = text
+            .split_once(':')
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+            .ok_or("it is not of the form 'Name: value'")?;
+        let parsed: HeaderName = name.parse().map_err(|_| "its name is no header's")?;
+        if RESERVED.contains(&parsed.as_str()) {
+            return Err(format!("reflash sets {name} itself"));
+        }
+        let mut value: HeaderValue = value
+            .parse()
+            .map_err(|_| format!("the value of {name} has characters that no header can have"))?;
+        value.set_sensitive(true);
+        Ok(Self {
+            name: parsed,
+            value,
+        })
     }
 }
 
@@ -64,7 +126,7 @@ impl Default for Settings {
 #[derive(Debug, Default)]
 pub struct Counters {
     requests: AtomicU64,
-    connections: AtomicU64,
+    connections: Arc<AtomicU64>,
     bytes: AtomicU64,
     retries: AtomicU64,
 }
@@ -121,8 +183,14 @@ pub enum Kind {
     Stale,
     /// It will not go better.
     Permanent,
+    /// It will not go better in this run, but may when something is put right.
+    Lasting,
     /// 200 where a part was asked for.
     RangeIgnored,
+    /// The body comes far slower than others: it is not waited for.
+    Slow,
+    /// More bytes came than the user allows.
+    Limit,
     /// The object is another one than at the start.
     Changed {
         /// What changed.
@@ -135,7 +203,8 @@ pub enum Kind {
 }
 
 impl Failure {
-    fn new(kind: Kind, cause: impl Into<String>) -> Self {
+    /// A failure of some kind, with its cause in one line.
+    pub fn new(kind: Kind, cause: impl Into<String>) -> Self {
         Self {
             kind,
             cause: cause.into(),
@@ -202,12 +271,14 @@ impl Object {
 /// Fetches ranges of one object over one connection.
 pub struct Client {
     agent: Agent,
-    /// The URL as the user gave it.
+    /// The first URL, without user info.
     url: String,
+    /// What goes to the first URL's origin alone.
+    headers: Arc<Vec<Header>>,
     /// Where redirects led to, if they did.
     redirected: Option<String>,
     object: Object,
-    settings: Settings,
+    settings: Arc<Settings>,
     counters: Arc<Counters>,
     /// Tries to connect.
     attempts: Arc<AtomicU64>,
@@ -225,6 +296,20 @@ impl fmt::Debug for Client {
 impl Client {
     /// A client for `url` that has not talked to the server yet.
     pub fn new(url: &str, settings: &Settings, counters: &Arc<Counters>) -> Self {
+        let (url, user_info) = split_user_info(url);
+        let mut headers = settings.headers.clone();
+        if !headers.iter().any(|it| it.name == header::AUTHORIZATION) {
+            headers.extend(user_info.and_then(credentials));
+        }
+        Self::with(url, Arc::new(headers), Arc::new(settings.clone()), counters)
+    }
+
+    fn with(
+        url: String,
+        headers: Arc<Vec<Header>>,
+        settings: Arc<Settings>,
+        counters: &Arc<Counters>,
+    ) -> Self {
         let attempts = Arc::new(AtomicU64::new(0));
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -241,19 +326,22 @@ impl Client {
             .max_idle_age(Duration::from_secs(60))
             .accept_encoding("identity")
             .user_agent(concat!("reflash/", env!("CARGO_PKG_VERSION")))
+            // connect.rs knows better.
+            .proxy(None)
             .build();
-        let connector = Attempts(attempts.clone());
-        let counting = Counting(counters.clone());
+        let dialler = Dialler {
+            network: settings.network.clone(),
+            stall_timeout: settings.stall_timeout,
+            attempts: attempts.clone(),
+            connections: counters.connections.clone(),
+        };
         Self {
-            agent: Agent::with_parts(
-                config,
-                connector.chain(DefaultConnector::new()).chain(counting),
-                DefaultResolver::default(),
-            ),
-            url: url.to_owned(),
+            agent: Agent::with_parts(config, dialler, Names(settings.network.clone())),
+            url,
+            headers,
             redirected: None,
             object: Object::default(),
-            settings: settings.clone(),
+            settings,
             counters: counters.clone(),
             attempts,
         }
@@ -261,7 +349,9 @@ impl Client {
 
     /// Another client for the same object, with a connection of its own.
     pub fn sibling(&self) -> Self {
-        let mut sibling = Self::new(&self.url, &self.settings, &self.counters);
+        let headers = self.headers.clone();
+        let settings = self.settings.clone();
+        let mut sibling = Self::with(self.url.clone(), headers, settings, &self.counters);
         sibling.redirected.clone_from(&self.redirected);
         sibling.object = self.object.clone();
         sibling
@@ -375,9 +465,17 @@ impl Client {
             let url = self.redirected.as_deref().unwrap_or(&self.url);
             let before = self.attempts.load(Ordering::Relaxed);
             self.counters.requests.fetch_add(1, Ordering::Relaxed);
-            let mut request = self.agent.get(url);
+            let (plain, user_info) = split_user_info(url);
+            let at_home = same_origin(&plain, &self.url);
+            let mut request = self.agent.get(plain);
             if let Some(range) = range {
                 request = request.header(header::RANGE, range);
+            }
+            let ours = self.headers.iter().filter(|_| at_home);
+            // Those that a redirect gives are for where it leads.
+            let given = user_info.filter(|_| !at_home).and_then(credentials);
+            for Header { name, value } in ours.chain(&given) {
+                request = request.header(name, value);
             }
             let response = request.call().map_err(|error| {
                 let reused = self.attempts.load(Ordering::Relaxed) == before;
@@ -417,10 +515,12 @@ impl Client {
             } else {
                 Kind::Permanent
             },
-            if status == StatusCode::RANGE_NOT_SATISFIABLE {
-                "the bundle is shorter than its index says, or empty (416)".to_owned()
-            } else {
-                format!("the server answered {status}")
+            match status {
+                StatusCode::RANGE_NOT_SATISFIABLE => {
+                    "the bundle is shorter than its index says, or empty (416)".to_owned()
+                }
+                StatusCode::PROXY_AUTHENTICATION_REQUIRED => proxy::WANTS_CREDENTIALS.to_owned(),
+                status => format!("the server answered {status}"),
             },
         );
         failure.retry_after = response
@@ -437,6 +537,7 @@ impl Client {
             reader: response.into_body().into_reader(),
             skip: 0,
             wanted,
+            got: 0,
             announced,
             received: 0,
             counters: self.counters.clone(),
@@ -462,10 +563,14 @@ pub struct Body {
     reader: BodyReader<'static>,
     /// Bytes before the first one that was asked for.
     skip: u64,
-    /// Bytes asked for.
+    /// Bytes asked for that did not arrive yet.
     wanted: u64,
-    /// Bytes the head announced, those before and behind what was asked for included.
+    /// Bytes asked for that arrived.
+    got: u64,
+    /// Bytes the head announced from the first one asked for on (from the very first on, as long
+    /// as `skip` is not zero).
     announced: Option<u64>,
+    /// All bytes received.
     received: u64,
     counters: Arc<Counters>,
 }
@@ -480,30 +585,40 @@ impl fmt::Debug for Body {
 }
 
 impl Body {
-    /// Appends the body to `bytes` and reads on to its end, which lets the connection be used
-    /// again. On failure `bytes` keeps what arrived.
+    /// Appends the next bytes of what was asked for to `bytes`, as they come, at most `max`. Zero
+    /// at its end, which was then read and lets the connection be used again. On failure `bytes`
+    /// keeps what arrived.
     ///
     /// A body that is longer than asked for costs its connection: the rest is not read.
-    pub fn read_into(mut self, bytes: &mut Vec<u8>) -> Result<(), Failure> {
-        let skipped = io::copy(&mut (&mut self.reader).take(self.skip), &mut io::sink());
-        let skipped = skipped.map_err(|error| in_body(error, 0, self.announced))?;
-        self.count(skipped);
-        let before = bytes.len();
-        let result = (&mut self.reader).take(self.wanted).read_to_end(bytes);
-        let got = (bytes.len() - before) as u64;
-        self.count(got);
-        result.map_err(|error| in_body(error, self.received, self.announced))?;
-        let announced = self
-            .announced
-            .map(|size| (size - self.skip).min(self.wanted));
-        if announced.is_some_and(|announced| got < announced) || got == 0 {
+    pub fn read_some(&mut self, bytes: &mut Vec<u8>, max: usize) -> Result<usize, Failure> {
+        if self.skip > 0 {
+            let skipped = io::copy(&mut (&mut self.reader).take(self.skip), &mut io::sink());
+            let skipped = skipped.map_err(|error| in_body(error, 0, self.announced))?;
+            self.count(skipped);
+            self.announced = self.announced.map(|size| size.saturating_sub(self.skip));
+            self.skip = 0;
+        }
+        let left = usize::try_from(self.wanted).map_or(max, |wanted| wanted.min(max));
+        let start = bytes.len();
+        bytes.resize(start + left, 0);
+        let read = self.reader.read(bytes.get_mut(start..).unwrap_or_default());
+        let got = *read.as_ref().unwrap_or(&0);
+        bytes.truncate(start + got);
+        read.map_err(|error| in_body(error, self.received, self.announced))?;
+        self.count(got as u64);
+        self.wanted -= got as u64;
+        self.got += got as u64;
+        if got > 0 {
+            return Ok(got);
+        }
+        if self.wanted > 0 && self.announced.is_none_or(|announced| self.got < announced) {
             return Err(short(self.received, self.announced));
         }
         // The read that returns zero.
         if !matches!(self.reader.read(&mut [0]), Ok(0)) {
             log::debug!("body longer than asked for, connection dropped");
         }
-        Ok(())
+        Ok(0)
     }
 
     /// Reads the next bytes of a body that is wanted whole. Zero at its end.
@@ -526,43 +641,6 @@ impl Body {
     }
 }
 
-/// Counts tries to connect. ureq does not tell whether a request went out on a connection that had
-/// been idle; it did if nobody tried to connect.
-#[derive(Debug)]
-struct Attempts(Arc<AtomicU64>);
-
-impl Connector<()> for Attempts {
-    type Out = ();
-
-    fn connect(
-        &self,
-        _: &ConnectionDetails<'_>,
-        chained: Option<()>,
-    ) -> Result<Option<()>, ureq::Error> {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        Ok(chained)
-    }
-}
-
-/// Counts connections that were made.
-#[derive(Debug)]
-struct Counting(Arc<Counters>);
-
-impl<In: Transport> Connector<In> for Counting {
-    type Out = In;
-
-    fn connect(
-        &self,
-        _: &ConnectionDetails<'_>,
-        chained: Option<In>,
-    ) -> Result<Option<In>, ureq::Error> {
-        if chained.is_some() {
-            self.0.connections.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(chained)
-    }
-}
-
 fn short(received: u64, announced: Option<u64>) -> Failure {
     Failure::transient(match announced {
         Some(size) => format!("short body: {received} of {size} bytes"),
@@ -577,6 +655,7 @@ fn in_body(error: io::Error, received: u64, announced: Option<u64>) -> Failure {
     // ureq wraps its own errors, a stall among them, in an I/O error.
     let cause = match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(ureq::Error::Timeout(what)) => timeout(*what),
+        Some(ureq::Error::Other(trouble)) => trouble.to_string(),
         Some(inner) => inner.to_string(),
         None => error.to_string(),
     };
@@ -594,9 +673,18 @@ fn timeout(what: ureq::Timeout) -> String {
 fn classify(error: ureq::Error, reused: bool) -> Failure {
     match error {
         ureq::Error::Timeout(what) => Failure::transient(timeout(what)),
-        ureq::Error::HostNotFound => Failure::transient("the host name cannot be resolved"),
         ureq::Error::BadUri(_) | ureq::Error::Http(_) => Failure::permanent("the URL is malformed"),
-        ureq::Error::TlsRequired => Failure::permanent("this build of reflash has no https"),
+        ureq::Error::Other(inner) => {
+            let kind = match inner
+                .downcast_ref()
+                .map(|trouble: &Trouble| trouble.outlook)
+            {
+                Some(Outlook::Refused) => Kind::Permanent,
+                Some(Outlook::Lasting) => Kind::Lasting,
+                Some(Outlook::Passing) | None => Kind::Transient,
+            };
+            Failure::new(kind, inner.to_string())
+        }
         ureq::Error::Io(_) | ureq::Error::Protocol(_) if reused => {
             Failure::new(Kind::Stale, error.to_string())
         }
@@ -698,6 +786,45 @@ pub fn shown(url: &str) -> String {
     format!("{scheme}://{host}{path}")
 }
 
+/// A URL without its user info, and that.
+fn split_user_info(url: &str) -> (String, Option<&str>) {
+    let whole = || (url.to_owned(), None);
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return whole();
+    };
+    let (authority, path) = rest
+        .find(['/', '?', '#'])
+        .map_or((rest, ""), |at| rest.split_at(at));
+    let Some((user_info, host)) = authority.rsplit_once('@') else {
+        return whole();
+    };
+    (format!("{scheme}://{host}{path}"), Some(user_info))
+}
+
+fn credentials(user_info: &str) -> Option<Header> {
+    let mut value: HeaderValue = proxy::basic(user_info).parse().ok()?;
+    value.set_sensitive(true);
+    Some(Header {
+        name: header::AUTHORIZATION,
+        value,
+    })
+}
+
+/// Whether two URLs have scheme, host and port in common.
+fn same_origin(a: &str, b: &str) -> bool {
+    let origin = |url: &str| {
+        let uri: Uri = url.parse().ok()?;
+        let (scheme, host) = (
+            uri.scheme_str()?.to_owned(),
+            uri.host()?.to_ascii_lowercase(),
+        );
+        let default = if scheme == "https" { 443 } else { 80 };
+        Some((scheme, host, uri.port_u16().unwrap_or(default)))
+    };
+    let a = origin(a);
+    a.is_some() && a == origin(b)
+}
+
 /// Resolves the target of a redirect against the URL that gave it.
 fn join(base: &str, to: &str) -> Option<String> {
     if to.contains("://") {
@@ -782,6 +909,48 @@ mod tests {
             ("http://u@h/p@q", "http://h/p@q"),
         ] {
             assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn headers_are_parsed() {
+        let header = Header::parse("X-Token:  a: b ").expect("a header");
+        assert_eq!(header.name, "x-token");
+        assert_eq!(header.value, "a: b");
+        assert!(!format!("{header:?}").contains("a: b"));
+        for (bad, reason) in [
+            ("secret", "'Name: value'"),
+            (": secret", "'Name: value'"),
+            ("X-Token:", "'Name: value'"),
+            ("a b: secret", "its name"),
+            ("A: secret\nB: c", "characters"),
+            ("RANGE: bytes=0-1", "sets RANGE itself"),
+            ("Host: secret", "sets Host itself"),
+        ] {
+            let message = Header::parse(bad).expect_err(bad);
+            assert!(message.contains(reason), "{bad:?}: {message}");
+            assert!(!message.contains("secret"), "{message}");
+        }
+    }
+
+    #[test]
+    fn credentials_stay_at_home() {
+        for (url, plain, user_info) in [
+            ("http://h/a@b", "http://h/a@b", None),
+            ("http://u:p@h:1/a", "http://h:1/a", Some("u:p")),
+            ("http://u@v:p@h?a@b", "http://h?a@b", Some("u@v:p")),
+        ] {
+            assert_eq!(split_user_info(url), (plain.to_owned(), user_info));
+        }
+        for (other, expected) in [
+            ("http://H:80/x", true),
+            ("HTTP://h", true),
+            ("https://h/", false),
+            ("http://h:81/", false),
+            ("http://h.evil/", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(same_origin("http://h/a", other), expected, "{other}");
         }
     }
 

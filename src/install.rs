@@ -11,20 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Header, Index, Payload};
+use crate::bundle::{Delivery, Entry, Header, Payload};
 use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::http::{Client, Counters};
 use crate::open::{self, Opened, Opening, Trust};
-use crate::plan::{self, Shape};
+use crate::plan::{self, Plan, Shape};
 use crate::remote::{Access, Cursor, Location};
 use crate::report::{
-    self, BlocksReport, BundleReport, BytesReport, Counts, HttpReport, PayloadReport, Phase,
-    Report, Reporter, SecondsReport,
+    self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
 };
-use crate::seed::{self, Seed};
-use crate::write::{write_unindexed, Outcome, Supply, Writer};
+use crate::seed::{self, Have, Seed};
+use crate::unpack::{Ahead, Span, Unpacker};
+use crate::write::{Outcome, Supply, Writer};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
 /// a run and that the writer need not wait long for the first.
@@ -82,6 +82,7 @@ pub fn install(
         seconds: SecondsReport::default(),
         bundle: BundleReport::default(),
         payloads: Vec::new(),
+        payload_count: 0,
         touched: false,
     };
     reporter.start(&options.bundle.shown());
@@ -98,6 +99,8 @@ struct Run<'a> {
     seconds: SecondsReport,
     bundle: BundleReport,
     payloads: Vec<PayloadReport>,
+    /// Payloads in all.
+    payload_count: usize,
     touched: bool,
 }
 
@@ -110,24 +113,42 @@ enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// Runs `writer` with the bytes of `spans` at hand. `in_hand` is what came with the headers:
-    /// its offset in the bundle, and its bytes.
-    fn supply<R>(
+    /// Runs `writer` with `spans` at hand. `in_hand` is what came with the headers: its offset in
+    /// the bundle, and its bytes.
+    fn supply<'s, R>(
         &mut self,
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
+        unpacker: &Unpacker<'_, 's>,
         options: &Options,
-        writer: impl FnOnce(&mut Supply<'_, '_>) -> Result<R>,
+        writer: impl FnOnce(&mut Supply<'_, '_, 's>) -> Result<R>,
     ) -> Result<R> {
-        match self {
-            Self::Ranges(clients) => {
-                let retry = &options.access.retry;
-                fetch::with_workers(clients, spans, in_hand, options.memory, retry, |workers| {
-                    writer(&mut Supply::Workers(workers))
-                })
-            }
-            Self::Cursor(cursor) => writer(&mut Supply::Cursor(cursor, spans)),
-        }
+        let clients = match self {
+            Self::Ranges(clients) => clients,
+            Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
+        };
+        // One core has nothing to gain.
+        let several = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        fetch::with_workers(
+            clients,
+            spans,
+            in_hand,
+            stored_budget(options),
+            &options.access.policy,
+            &|number, range, bytes| match number.filter(|_| several) {
+                Some(number) => unpacker.unpack(number, range, bytes),
+                None => Span::new(bytes),
+            },
+            |workers| {
+                let ahead = unpacker.ahead();
+                ahead.want(0);
+                ahead.urgent(false);
+                let result = writer(&mut Supply::Workers(workers, ahead));
+                // Nothing is written any more.
+                ahead.urgent(true);
+                result
+            },
+        )
     }
 
     /// Ranges can be fetched out of order and ahead.
@@ -136,14 +157,20 @@ impl Source<'_> {
     }
 }
 
-/// A payload with all that is needed to install it.
+/// A payload of which is known what there is and what to fetch.
+struct Decided {
+    opened: Opened,
+    have: Have,
+    plan: Plan,
+}
+
+/// What it takes to install a payload, besides the payload.
 struct Job<'a> {
-    payload: &'a Payload,
-    in_hand: &'a [u8],
     entry: &'a Entry,
     target: &'a mut Target,
-    /// Where the end of the last payload is to be fetched from, together with its data.
-    closing: Option<Range<u64>>,
+    shape: &'a Shape,
+    /// The end of the last payload is fetched together with its data.
+    is_last: bool,
 }
 
 impl Run<'_> {
@@ -163,7 +190,7 @@ impl Run<'_> {
         let start = Instant::now();
         let sealed = targets.iter_mut().try_for_each(Target::seal);
         self.seconds.sync += start.elapsed().as_secs_f64();
-        sealed
+        sealed.map(|()| self.reporter.sealed())
     }
 
     /// Opens every target before anything is asked of the network.
@@ -179,6 +206,7 @@ impl Run<'_> {
             let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
             if other.is_none() {
                 let target = Target::open(path, self.options.care)?;
+                self.reporter.target(target.touched_flag());
                 other = targets
                     .iter()
                     .find(|other| other.is_same(&target))
@@ -208,10 +236,13 @@ impl Run<'_> {
         self.reporter.phase(Phase::Open);
         let options = self.options;
         let cursor = Cursor::open(&options.bundle, &options.access, self.counters)?;
-        self.bundle.size = cursor.size();
-        let opening = open::open(cursor, &options.trust)?;
+        let mut opening = open::open(cursor, &options.trust)?;
+        // Without ranges the size is known only once the bundle is being read.
+        self.bundle.size = opening.cursor().size();
         self.bundle.hash = Some(opening.header().hash.to_string());
+        self.reporter.bundle(&self.bundle);
         let destinations = destinations(opening.header(), &options.targets)?;
+        self.payload_count = destinations.len();
         Ok((opening, destinations))
     }
 
@@ -223,7 +254,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let start = Instant::now();
         let mut ahead = VecDeque::new();
-        if opening.cursor().jumps() {
+        let jumps = opening.cursor().jumps();
+        if jumps {
             while let Some(opened) = self.next_payload(&mut opening, destinations, targets)? {
                 ahead.push_back(opened);
             }
@@ -236,39 +268,93 @@ impl Run<'_> {
             clients.insert(0, client);
         }
         let mut seeds = seed::open(&self.options.seeds);
+        let shape = self.shape(!clients.is_empty());
+        // Where everything is known ahead, all is decided before anything is written.
+        let mut decided: VecDeque<Decided> = ahead
+            .into_iter()
+            .map(|opened| self.decide(opened, &mut seeds, &shape))
+            .collect();
+        self.check_download(&decided)?;
         let entries = opening.header().entries.clone();
         for (entry, destination) in entries.iter().zip(destinations) {
-            let opened = match ahead.pop_front() {
-                Some(opened) => Some(opened),
-                None => self.next_payload(&mut opening, destinations, targets)?,
+            let next = match decided.pop_front() {
+                Some(decided) => Some(decided),
+                None => self
+                    .next_payload(&mut opening, destinations, targets)?
+                    .map(|opened| self.decide(opened, &mut seeds, &shape)),
             };
-            let (Some(opened), Some(target)) = (opened, targets.get_mut(*destination)) else {
+            let (Some(decided), Some(target)) = (next, targets.get_mut(*destination)) else {
                 return Err(Error::Internal("a payload or its target is lost"));
             };
-            let payload = &opened.payload;
-            let blocks = payload.index.as_ref().map_or(0, |index| index.len() as u64);
-            self.reporter.payload(payload.number, entries.len(), blocks);
             let mut source = if clients.is_empty() {
                 Source::Cursor(opening.cursor())
             } else {
                 Source::Ranges(&mut clients)
             };
-            let is_last = payload.number + 1 == entries.len();
-            let closing = open::closing_range(payload.data.end, self.bundle.size);
-            if is_last && source.has_workers() {
-                self.counts.bytes_to_fetch += closing.end - closing.start;
-            }
             let job = Job {
-                payload,
-                in_hand: &opened.in_hand,
                 entry,
                 target,
-                closing: (is_last && source.has_workers()).then_some(closing),
+                shape: &shape,
+                is_last: decided.opened.payload.number + 1 == entries.len(),
             };
-            self.install_payload(job, &mut source, &mut seeds)?;
+            self.install_payload(job, decided, &mut source, &mut seeds)?;
         }
         if clients.is_empty() {
             opening.close()?;
+        }
+        Ok(())
+    }
+
+    /// Finds out what is there of a payload, and plans the rest.
+    fn decide(&mut self, opened: Opened, seeds: &mut [Seed], shape: &Shape) -> Decided {
+        let Payload {
+            number,
+            index,
+            data,
+            ..
+        } = &opened.payload;
+        let blocks = index.as_ref().map_or(0, |index| index.len() as u64);
+        self.reporter.payload(*number, self.payload_count, blocks);
+        let start = Instant::now();
+        self.reporter.phase(Phase::Seed);
+        let have = index.as_ref().map_or_else(Have::default, |index| {
+            seed::find(seeds, index, self.reporter)
+        });
+        self.seconds.seed += start.elapsed().as_secs_f64();
+        self.reporter.phase(Phase::Plan);
+        let plan = match index {
+            Some(index) => plan::plan(index, &have, 0, shape),
+            None => Plan::whole(data, shape),
+        };
+        log::info!(
+            "plan payload={number} blocks={} fetch={} bytes={} runs={} spans={}",
+            plan.steps.len(),
+            plan.fetched,
+            plan.bytes(),
+            plan.runs,
+            plan.spans.len()
+        );
+        self.counts.bytes_to_fetch += plan.bytes();
+        Decided { opened, have, plan }
+    }
+
+    /// Refuses to begin a download that is larger than the user allows.
+    fn check_download(&self, decided: &VecDeque<Decided>) -> Result<()> {
+        let Some(max) = self.options.access.policy.max_download else {
+            return Ok(());
+        };
+        let planned: u64 = decided.iter().map(|decided| decided.plan.bytes()).sum();
+        let needed = if decided.is_empty() {
+            // In order, all of it.
+            self.bundle.size.unwrap_or(0)
+        } else {
+            self.counters.bytes() + planned
+        };
+        if needed > max && matches!(self.options.bundle, Location::Url(_)) {
+            return Err(Error::DownloadLimit {
+                url: self.options.bundle.shown(),
+                cause: format!("{needed} bytes are needed, --max-download allows {max}"),
+            });
         }
         Ok(())
     }
@@ -311,26 +397,73 @@ impl Run<'_> {
 
     fn install_payload(
         &mut self,
-        mut job: Job<'_>,
+        job: Job<'_>,
+        decided: Decided,
         source: &mut Source<'_>,
         seeds: &mut [Seed],
     ) -> Result<()> {
-        let Job { entry, payload, .. } = job;
-        let slot = match &entry.delivery {
-            Delivery::Slot(name) => name.clone(),
-            _ => return Err(Error::Internal("only slot payloads are installed")),
+        let Job { entry, target, .. } = job;
+        let Decided {
+            opened: Opened { payload, in_hand },
+            mut have,
+            mut plan,
+        } = decided;
+        let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
+        self.reporter
+            .payload(payload.number, self.payload_count, blocks);
+        let start = Instant::now();
+        self.reporter.phase(Phase::Install);
+        let closing = open::closing_range(payload.data.end, self.bundle.size);
+        let closing = Some(closing).filter(|_| job.is_last && source.has_workers());
+        // Half of the memory for what comes, half for what is made of it ahead.
+        let unpacked = self.options.memory - stored_budget(self.options);
+        let ahead = Ahead::new(unpacked);
+        let mut writer = Writer::new(
+            &payload,
+            entry,
+            target,
+            seeds,
+            self.reporter,
+            &mut self.counts,
+        );
+        let result = loop {
+            let spans = with_closing(&plan.spans, closing.as_ref());
+            let in_hand = (payload.data.start, in_hand.as_slice());
+            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, &ahead);
+            let outcome = source.supply(&spans, in_hand, &unpacker, self.options, |supply| {
+                let outcome = writer.run(&plan, &spans, supply)?;
+                if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
+                    let bytes = writer.take_tail(&spans, closing.start, supply)?;
+                    open::check_closing(&bytes, closing.start)?;
+                }
+                Ok(outcome)
+            });
+            match (outcome, &payload.index) {
+                (Ok(Outcome::Done), _) => break Ok(()),
+                (Ok(Outcome::Replan { without, from }), Some(index)) => {
+                    have.forget(without);
+                    plan = plan::plan(index, &have, from, job.shape);
+                    writer.planned(plan.bytes());
+                }
+                (Ok(Outcome::Replan { .. }), None) => {
+                    break Err(Error::Internal("a payload without index has no seeds"))
+                }
+                (Err(error), _) => break Err(error),
+            }
         };
-        match &payload.index {
-            Some(index) => self.install_indexed(&mut job, index, source, seeds)?,
-            None => self.install_unindexed(&mut job, source)?,
-        }
-        let target = job.target;
+        let result = result.and_then(|()| writer.finish());
+        self.seconds.install += start.elapsed().as_secs_f64();
+        result?;
+
         let start = Instant::now();
         self.reporter.phase(Phase::Sync);
         let synced = target.sync();
         self.seconds.sync += start.elapsed().as_secs_f64();
         self.payloads.push(PayloadReport {
-            slot,
+            slot: match &entry.delivery {
+                Delivery::Slot(name) => name.clone(),
+                _ => return Err(Error::Internal("only slot payloads are installed")),
+            },
             target: target.path().display().to_string(),
             size: target.position(),
             digest: entry.digest.to_string(),
@@ -338,103 +471,19 @@ impl Run<'_> {
         synced
     }
 
-    fn install_indexed(
-        &mut self,
-        job: &mut Job<'_>,
-        index: &Index,
-        source: &mut Source<'_>,
-        seeds: &mut [Seed],
-    ) -> Result<()> {
-        let start = Instant::now();
-        self.reporter.phase(Phase::Seed);
-        let mut have = seed::find(seeds, index, self.reporter);
-        self.seconds.seed += start.elapsed().as_secs_f64();
-
-        self.reporter.phase(Phase::Plan);
-        let shape = self.shape(source);
-        let mut plan = plan::plan(index, &have, 0, &shape);
-        log::info!(
-            "plan blocks={} fetch={} bytes={} runs={} spans={}",
-            plan.steps.len(),
-            plan.fetched,
-            plan.bytes(),
-            plan.runs,
-            plan.spans.len()
-        );
-
-        let start = Instant::now();
-        self.reporter.phase(Phase::Install);
-        let mut writer = Writer::new(
-            job.payload.number,
-            index,
-            &job.entry.digest,
-            job.target,
-            seeds,
-            self.reporter,
-            &mut self.counts,
-        );
-        let in_hand = (job.payload.data.start, job.in_hand);
-        let result = loop {
-            writer.planned(plan.bytes());
-            let mut spans = std::mem::take(&mut plan.spans);
-            spans.extend(job.closing.clone());
-            let outcome = source.supply(&spans, in_hand, self.options, |supply| {
-                let outcome = writer.run(&plan, &spans, supply)?;
-                if outcome == Outcome::Done {
-                    check_closing(job.closing.as_ref(), &spans, supply)?;
-                }
-                Ok(outcome)
-            });
-            match outcome {
-                Ok(Outcome::Done) => break Ok(()),
-                Ok(Outcome::Replan { without, from }) => {
-                    have.forget(without);
-                    plan = plan::plan(index, &have, from, &shape);
-                }
-                Err(error) => break Err(error),
-            }
-        };
-        let result = result.and_then(|()| writer.finish(&job.entry.digest));
-        self.seconds.install += start.elapsed().as_secs_f64();
-        result
-    }
-
-    fn install_unindexed(&mut self, job: &mut Job<'_>, source: &mut Source<'_>) -> Result<()> {
-        let start = Instant::now();
-        self.reporter.phase(Phase::Install);
-        let data = &job.payload.data;
-        self.counts.bytes_to_fetch += data.end - data.start;
-        let mut spans = plan::slices(data, self.shape(source).max_span);
-        let count = spans.len();
-        spans.extend(job.closing.clone());
-        let written = source.supply(&spans, (data.start, job.in_hand), self.options, |supply| {
-            write_unindexed(
-                job.payload.number,
-                count,
-                &job.entry.digest,
-                job.target,
-                supply,
-                self.reporter,
-                &mut self.counts,
-            )?;
-            check_closing(job.closing.as_ref(), &spans, supply)
-        });
-        self.seconds.install += start.elapsed().as_secs_f64();
-        written
-    }
-
-    fn shape(&self, source: &Source<'_>) -> Shape {
-        let share = self.options.memory / (2 * self.options.workers.max(1) as u64);
+    fn shape(&self, has_workers: bool) -> Shape {
+        let share = stored_budget(self.options) / (2 * self.options.workers.max(1) as u64);
         Shape {
             max_span: share.clamp(MIN_SPAN, MAX_SPAN),
             merge: self.options.merge,
             // Reading through gaps saves requests; a cursor makes none.
-            gaps: source.has_workers(),
+            gaps: has_workers,
         }
     }
 
     fn report(self, error: Option<&Error>) -> Report {
         let counts = self.counts;
+        let target_size = self.payloads.iter().map(|payload| payload.size).sum();
         Report {
             schema: report::SCHEMA,
             result: if error.is_some() {
@@ -444,28 +493,11 @@ impl Run<'_> {
             },
             exit: error.map_or(0, |error| error.class().exit_code()),
             error: error.map(ToString::to_string),
-            blocks: BlocksReport {
-                total: counts.total,
-                fetched: counts.fetched,
-                seeded: counts.seeded,
-                kept: counts.kept,
-                copied: counts.copied,
-            },
-            bytes: BytesReport {
-                target: self.payloads.iter().map(|payload| payload.size).sum(),
-                fetched: self.counters.bytes(),
-                index: counts.bytes_index,
-                seeded: counts.bytes_seeded,
-                kept: counts.bytes_kept,
-                written: counts.bytes_written,
-            },
+            blocks: counts.blocks(),
+            bytes: counts.bytes(target_size, self.counters),
             bundle: self.bundle,
             payloads: self.payloads,
-            http: HttpReport {
-                requests: self.counters.requests(),
-                connections: self.counters.connections(),
-                retries: self.counters.retries(),
-            },
+            http: HttpReport::of(self.counters),
             seconds: self.seconds,
             peak_memory: report::peak_memory(),
             target_touched: self.touched,
@@ -473,16 +505,20 @@ impl Run<'_> {
     }
 }
 
-/// Checks the end of the last payload, which is the last of `spans`, if it was to be fetched.
-fn check_closing(
-    closing: Option<&Range<u64>>,
-    spans: &[Range<u64>],
-    supply: &mut Supply<'_, '_>,
-) -> Result<()> {
-    match closing {
-        Some(closing) => open::check_closing(&supply.take(spans.len() - 1)?, closing.start),
-        None => Ok(()),
+/// The part of the memory budget for stored bytes.
+fn stored_budget(options: &Options) -> u64 {
+    options.memory / 2
+}
+
+/// The spans of a plan and the end of the last payload, in one request if they touch.
+fn with_closing(spans: &[Range<u64>], closing: Option<&Range<u64>>) -> Vec<Range<u64>> {
+    let mut spans = spans.to_vec();
+    match (closing, spans.last_mut()) {
+        (Some(closing), Some(last)) if last.end == closing.start => last.end = closing.end,
+        (Some(closing), _) => spans.push(closing.clone()),
+        (None, _) => {}
     }
+    spans
 }
 
 /// The number of the target of each payload, or why the bundle is not installed. Nothing is ever

@@ -18,7 +18,8 @@
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them. Things: [`remote`] and [`http`] (where bytes come from), [`bundle`] (the
+//! [`install`] runs them. Things: [`remote`] and [`http`] (where bytes come from), [`connect`],
+//! [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
 //! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
 //!
 //! # Threads
@@ -50,6 +51,7 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 pub mod args;
 pub mod bundle;
 pub mod chunker;
+pub mod connect;
 pub mod device;
 pub mod error;
 pub mod fetch;
@@ -60,11 +62,14 @@ pub mod open;
 #[cfg(feature = "pack")]
 pub mod pack;
 pub mod plan;
+pub mod proxy;
 pub mod remote;
 pub mod report;
 pub mod rugix;
 pub mod scan;
 pub mod seed;
 pub mod stlv;
+pub mod tls;
+pub mod unpack;
 pub mod write;
 pub mod xz;

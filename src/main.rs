@@ -1,12 +1,20 @@
 //! The `reflash` command: parse, start the reporter, run, turn the result into an exit code.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use reflash::args::{self, Command, Install};
 use reflash::error::Error;
 use reflash::http::Counters;
 use reflash::report::{self, Reporter};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::signal_name;
+
+/// Time for the last words after a signal.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
@@ -31,6 +39,7 @@ fn run_install(install: &Install) -> ExitCode {
     let counters = Arc::new(Counters::default());
     let reporter = Arc::new(Reporter::new(install.progress, counters.clone()));
     reporter.install_logger(install.level);
+    end_on_signals(&reporter, install.report.clone());
     let (report, result) = reflash::install::install(&install.options, &reporter, &counters);
     reporter.finish(&report);
     let written = match &install.report {
@@ -41,6 +50,39 @@ fn run_install(install: &Install) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, report.target_touched && report.exit != 0),
     }
+}
+
+/// Ends the program on SIGINT, SIGTERM and SIGHUP, with the last words of a run that failed.
+///
+/// At once, from wherever the run is: a power cut does the same, and the target is safe against
+/// that at every moment. So no stage needs to know of signals, and none can delay the end, not
+/// even one that waits for a dead server or a full pipe.
+fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
+    let reporter = reporter.clone();
+    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        Ok(signals) => signals,
+        Err(error) => return log::warn!("signals end the run without a word: {error}"),
+    };
+    std::thread::spawn(move || {
+        let Some(signal) = signals.forever().next() else {
+            return;
+        };
+        let exit = u8::try_from(128 + signal).unwrap_or(1);
+        std::thread::spawn(move || {
+            // The last words may block too, on a terminal that is stopped.
+            std::thread::sleep(LAST_WORDS);
+            std::process::exit(exit.into());
+        });
+        let name = signal_name(signal).unwrap_or("a signal");
+        let last = reporter.interrupted(exit, name);
+        reporter.finish(&last);
+        if let Some(Err(error)) = report.map(|path| last.write(&path)) {
+            report::print_err(&format!("reflash: {error}"));
+        }
+        report::print_err(&format!("reflash: interrupted by {name}"));
+        report::print_target_state(last.target_touched);
+        std::process::exit(exit.into());
+    });
 }
 
 #[cfg(feature = "pack")]

@@ -62,6 +62,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The ranges to ask for, ascending and disjoint.
     pub spans: Vec<Range<u64>>,
+    /// For each span, the number of its first block.
+    pub span_starts: Vec<u32>,
     /// Blocks to fetch.
     pub fetched: u64,
     /// Stored bytes of the blocks to fetch.
@@ -73,6 +75,21 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Fetches data that have no index, whole. There are no blocks, and no steps.
+    pub fn whole(data: &Range<u64>, shape: &Shape) -> Self {
+        let max_span = shape.max_span.max(1);
+        let starts = std::iter::successors(Some(data.start), |at| at.checked_add(max_span));
+        Self {
+            spans: starts
+                .take_while(|start| *start < data.end)
+                .map(|start| start..data.end.min(start.saturating_add(max_span)))
+                .collect(),
+            missing: data.end - data.start,
+            runs: 1,
+            ..Self::default()
+        }
+    }
+
     /// Bytes of all spans.
     pub fn bytes(&self) -> u64 {
         self.missing + self.gaps
@@ -102,11 +119,14 @@ pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
     // Both lists ascend, so each block's span is found by going along.
     let mut span = 0;
     let mut blocks = wanted.iter();
-    for step in &mut plan.steps {
+    for (block_number, step) in (from..).zip(&mut plan.steps) {
         let Step::Fetch(number) = step else { continue };
         let Some(block) = blocks.next() else { break };
         while plan.spans.get(span).is_some_and(|s| s.end < block.end) {
             span += 1;
+        }
+        if plan.span_starts.len() == span {
+            plan.span_starts.push(block_number);
         }
         // Spans are no more than blocks, whose numbers are u32.
         *number = u32::try_from(span).unwrap_or(u32::MAX);
@@ -188,15 +208,6 @@ fn widest_gap(wanted: &[Range<u64>], budget: u64) -> u64 {
         widest = same.first().copied().unwrap_or(widest);
     }
     widest
-}
-
-/// Cuts data without an index into spans.
-pub fn slices(data: &Range<u64>, max_span: u64) -> Vec<Range<u64>> {
-    let step = usize::try_from(max_span.max(1)).unwrap_or(usize::MAX);
-    data.clone()
-        .step_by(step)
-        .map(|start| start..data.end.min(start.saturating_add(max_span.max(1))))
-        .collect()
 }
 
 /// Cuts a stretch at blocks into spans of about equal size, none above `max_span` unless it is one
@@ -321,6 +332,18 @@ mod tests {
     }
 
     #[test]
+    fn data_without_index_are_cut_into_spans() {
+        let shape = Shape {
+            max_span: 10,
+            ..SHAPE
+        };
+        let plan = Plan::whole(&(5..27), &shape);
+        assert_eq!(plan.spans, [5..15, 15..25, 25..27]);
+        assert_eq!(plan.bytes(), 22);
+        assert!(Plan::whole(&(5..5), &shape).spans.is_empty());
+    }
+
+    #[test]
     fn nothing_to_fetch_is_no_span() {
         let index = index(&[(0, 10)], true, 0);
         let plan = plan(&index, &have(&index, &[0]), 0, &SHAPE);
@@ -431,6 +454,11 @@ mod tests {
             plan.fetched,
             used.iter().map(|n| u64::from(*n)).sum::<u64>()
         );
+        assert_eq!(plan.span_starts.len(), plan.spans.len(), "seed {seed}");
+        for (number, first) in plan.span_starts.iter().enumerate() {
+            let start = index.block(*first).expect("there").stored_at;
+            assert_eq!(start, plan.spans[number].start, "seed {seed}");
+        }
         // Spans ascend, do not overlap, are all used, and obey their limits.
         assert!(
             plan.spans

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fetch::{self, Ordered, Retry};
+use crate::fetch::{self, Ordered, Policy};
 use crate::http::{self, Client, Counters};
 
 /// Bytes that the first request, and one at a later payload, asks for at least. They fit the first
@@ -63,8 +63,8 @@ impl Location {
 pub struct Access {
     /// How to reach the server.
     pub http: http::Settings,
-    /// How often to try again.
-    pub retry: Retry,
+    /// How patient to be, and what to keep to.
+    pub policy: Policy,
     /// Ask for ranges at all; else one ordered full download.
     pub ranges: bool,
     /// Accept one ordered full download when the server turns out to have no ranges.
@@ -75,7 +75,7 @@ impl Default for Access {
     fn default() -> Self {
         Self {
             http: http::Settings::default(),
-            retry: Retry::default(),
+            policy: Policy::default(),
             ranges: true,
             full_download: true,
         }
@@ -103,7 +103,7 @@ pub struct Cursor {
     remote: Remote,
     /// For errors.
     location: Location,
-    retry: Retry,
+    policy: Policy,
     /// Bytes read are counted here, as those of a server are.
     counters: Arc<Counters>,
     /// Bytes from the read position on, as far as they are in hand.
@@ -130,7 +130,7 @@ impl Cursor {
         let mut cursor = Self {
             remote: Remote::exhausted(),
             location: location.clone(),
-            retry: access.retry.clone(),
+            policy: access.policy.clone(),
             counters: counters.clone(),
             buffer: Vec::new(),
             at: 0,
@@ -168,7 +168,7 @@ impl Cursor {
     fn open_url(&mut self, url: &str, access: &Access, counters: &Arc<Counters>) -> Result<()> {
         let mut client = Client::new(url, &access.http, counters);
         if access.ranges {
-            let first = fetch::first(&mut client, &(0..FIRST_READ), &access.retry)?;
+            let first = fetch::first(&mut client, &(0..FIRST_READ), &access.policy)?;
             if let Some(bytes) = first {
                 self.buffer = bytes;
                 self.size = client.size();
@@ -183,7 +183,7 @@ impl Cursor {
             }
             log::warn!("the server ignores ranges: blocks of seeds save no download, everything is fetched in order");
         }
-        self.remote = Remote::Ordered(Box::new(Ordered::new(client, &access.retry)));
+        self.remote = Remote::Ordered(Box::new(Ordered::new(client, &access.policy)));
         Ok(())
     }
 
@@ -232,7 +232,7 @@ impl Cursor {
         match &mut self.remote {
             Remote::Ranges(client) => {
                 let end = at + (want + want / 8 + 1024).max(FIRST_READ);
-                fetch::complete(client, &(at..end), &mut self.buffer, &self.retry)
+                fetch::complete(client, &(at..end), &mut self.buffer, &self.policy)
             }
             Remote::File(file) => {
                 let fail = |source| Error::BundleFile {

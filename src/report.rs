@@ -10,6 +10,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,29 @@ impl Counts {
     fn done(&self) -> u64 {
         self.fetched + self.seeded + self.kept + self.copied
     }
+
+    /// As the report has them.
+    pub fn blocks(&self) -> BlocksReport {
+        BlocksReport {
+            total: self.total,
+            fetched: self.fetched,
+            seeded: self.seeded,
+            kept: self.kept,
+            copied: self.copied,
+        }
+    }
+
+    /// As the report has them; `target` is the plain size of all finished payloads.
+    pub fn bytes(&self, target: u64, counters: &Counters) -> BytesReport {
+        BytesReport {
+            target,
+            fetched: counters.bytes(),
+            index: self.bytes_index,
+            seeded: self.bytes_seeded,
+            kept: self.bytes_kept,
+            written: self.bytes_written,
+        }
+    }
 }
 
 /// The result of a run, schema 1.
@@ -167,6 +191,17 @@ pub struct HttpReport {
     pub requests: u64,
     pub connections: u64,
     pub retries: u64,
+}
+
+impl HttpReport {
+    /// What all clients of a run did.
+    pub fn of(counters: &Counters) -> Self {
+        Self {
+            requests: counters.requests(),
+            connections: counters.connections(),
+            retries: counters.retries(),
+        }
+    }
 }
 
 /// Times of a [`Report`], in seconds.
@@ -261,6 +296,11 @@ struct Inner {
     shown: Option<Instant>,
     /// A bar stands on the terminal's last line.
     bar: bool,
+    bundle: BundleReport,
+    /// Of each target: whether it was written to.
+    touched: Vec<Arc<AtomicBool>>,
+    /// All targets are complete.
+    sealed: bool,
 }
 
 impl Reporter {
@@ -291,6 +331,9 @@ impl Reporter {
                 started: Instant::now(),
                 shown: None,
                 bar: false,
+                bundle: BundleReport::default(),
+                touched: Vec::new(),
+                sealed: false,
             }),
             counters,
         }
@@ -309,6 +352,45 @@ impl Reporter {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         // A panic while reporting must not take the install down too.
         self.inner.lock().unwrap_or_else(|lock| lock.into_inner())
+    }
+
+    /// What the bundle is, for a run that is interrupted.
+    pub fn bundle(&self, bundle: &BundleReport) {
+        self.inner().bundle = bundle.clone();
+    }
+
+    /// A target, and the flag that tells whether it was written to.
+    pub fn target(&self, touched: Arc<AtomicBool>) {
+        self.inner().touched.push(touched);
+    }
+
+    /// All targets are complete.
+    pub fn sealed(&self) {
+        self.inner().sealed = true;
+    }
+
+    /// The report of a run that a signal ends, as far as it came.
+    pub fn interrupted(&self, exit: u8, signal: &str) -> Report {
+        let inner = self.inner();
+        let counts = inner.counts;
+        Report {
+            schema: SCHEMA,
+            result: "failed",
+            exit,
+            error: Some(format!("interrupted by {signal}")),
+            bundle: inner.bundle.clone(),
+            payloads: Vec::new(),
+            blocks: counts.blocks(),
+            bytes: counts.bytes(0, &self.counters),
+            http: HttpReport::of(&self.counters),
+            seconds: SecondsReport {
+                total: inner.started.elapsed().as_secs_f64(),
+                ..SecondsReport::default()
+            },
+            peak_memory: peak_memory(),
+            target_touched: !inner.sealed
+                && inner.touched.iter().any(|t| t.load(Ordering::Relaxed)),
+        }
     }
 
     /// The run begins.
@@ -500,11 +582,20 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
+/// What a run that ended early leaves behind.
+pub fn print_target_state(touched: bool) {
+    print_err(if touched {
+        "the target is incomplete: it was written to and is not the image yet"
+    } else {
+        "the target was not touched"
+    });
+}
+
 /// The last words of a run that failed.
 pub fn print_error(error: &Error, target_touched: bool) {
     print_err(&format!("reflash: {error}"));
     if target_touched {
-        print_err("the target is incomplete: it was written to and is not the image yet");
+        print_target_state(true);
     }
     if let Some(hint) = error.hint() {
         print_err(&format!("hint: {hint}"));

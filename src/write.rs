@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use crate::bundle::{Block, Compression, Index};
+use crate::bundle::{Block, Compression, Entry, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
 use crate::fetch::Workers;
@@ -21,24 +21,28 @@ use crate::plan::{Plan, Step};
 use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
 use crate::seed::{Place, Seed};
+use crate::unpack::{Ahead, Span};
 use crate::xz;
 
 /// Where the bytes of spans come from.
 #[derive(Debug)]
-pub enum Supply<'a, 'b> {
-    /// Workers fetch them ahead.
-    Workers(&'a mut Workers<'b>),
+pub enum Supply<'a, 'b, 's> {
+    /// Workers fetch them, and may unpack them, ahead.
+    Workers(&'a mut Workers<'b, Span<'s>>, &'s Ahead),
     /// They are read when they are needed: from a file, or from what comes only in order.
     Cursor(&'a mut Cursor, &'a [Range<u64>]),
 }
 
-impl Supply<'_, '_> {
-    /// The bytes of span `number`; in ascending order.
-    pub fn take(&mut self, number: usize) -> Result<Vec<u8>> {
+impl<'s> Supply<'_, '_, 's> {
+    /// Span `number`; in ascending order.
+    pub fn take(&mut self, number: usize) -> Result<Span<'s>> {
         match self {
-            Self::Workers(workers) => workers.take(number),
+            Self::Workers(workers, ahead) => {
+                ahead.want(number);
+                workers.take(number)
+            }
             Self::Cursor(cursor, spans) => match spans.get(number) {
-                Some(span) => cursor.take(span.clone()),
+                Some(span) => cursor.take(span.clone()).map(Span::new),
                 None => Err(Error::Internal("a step names a span that is not there")),
             },
         }
@@ -50,7 +54,12 @@ impl Supply<'_, '_> {
     /// read ends before the block that is being made.
     fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
         match self {
-            Self::Workers(workers) => workers.take_urgent(range),
+            Self::Workers(workers, ahead) => {
+                ahead.urgent(true);
+                let span = workers.take_urgent(range);
+                ahead.urgent(false);
+                Ok(span?.stored)
+            }
             Self::Cursor(cursor, _) => cursor.take(range),
         }
     }
@@ -73,8 +82,9 @@ pub enum Outcome {
 /// Writes one payload.
 #[derive(Debug)]
 pub struct Writer<'a> {
-    payload: usize,
-    index: &'a Index,
+    payload: &'a Payload,
+    /// Digest of all plain bytes.
+    digest: Digest,
     target: &'a mut Target,
     seeds: &'a mut [Seed],
     reporter: &'a Reporter,
@@ -85,31 +95,31 @@ pub struct Writer<'a> {
     offsets: Vec<u64>,
     /// Plain bytes of the present block.
     plain: Vec<u8>,
-    /// The span in hand: its number and bytes.
-    span: Option<(u32, Vec<u8>)>,
+    /// The span in hand, and its number.
+    span: Option<(u32, Span<'a>)>,
 }
 
 impl<'a> Writer<'a> {
-    /// A writer at the first block of payload number `payload`, whose digest is `digest`.
+    /// A writer at the beginning of a payload and of its target.
     pub fn new(
-        payload: usize,
-        index: &'a Index,
-        digest: &Digest,
+        payload: &'a Payload,
+        entry: &Entry,
         target: &'a mut Target,
         seeds: &'a mut [Seed],
         reporter: &'a Reporter,
         counts: &'a mut Counts,
     ) -> Self {
+        let blocks = payload.index.as_ref().map_or(0, Index::len);
         Self {
             payload,
-            index,
+            digest: entry.digest,
             target,
             seeds,
             reporter,
             counts,
-            hasher: Hasher::new(digest.algorithm()),
+            hasher: Hasher::new(entry.digest.algorithm()),
             decoder: xz::Decoder::new(),
-            offsets: Vec::with_capacity(index.len() + 1),
+            offsets: Vec::with_capacity(blocks + 1),
             plain: Vec::new(),
             span: None,
         }
@@ -127,12 +137,14 @@ impl<'a> Writer<'a> {
         &mut self,
         plan: &Plan,
         spans: &[Range<u64>],
-        supply: &mut Supply<'_, '_>,
+        supply: &mut Supply<'_, '_, 'a>,
     ) -> Result<Outcome> {
         self.span = None;
+        let Some(index) = &self.payload.index else {
+            return self.run_unindexed(plan.spans.len(), supply);
+        };
         for (number, step) in (plan.from..).zip(&plan.steps) {
-            let block = self
-                .index
+            let block = index
                 .block(number)
                 .ok_or(Error::Internal("a step is about no block"))?;
             self.offsets.push(self.target.position());
@@ -158,17 +170,52 @@ impl<'a> Writer<'a> {
         Ok(Outcome::Done)
     }
 
+    /// Writes a payload that has no block index, as it comes. The caller has the user's word for it;
+    /// the payload digest is compared before the target is sealed, as always.
+    fn run_unindexed(&mut self, spans: usize, supply: &mut Supply<'_, '_, 'a>) -> Result<Outcome> {
+        for number in 0..spans {
+            let span = supply.take(number)?;
+            let bytes = &span.stored;
+            let data = self.payload.data.end - self.payload.data.start - self.target.position();
+            // The last span may go on with the end of the payload.
+            let data = usize::try_from(data).map_or(bytes.len(), |data| data.min(bytes.len()));
+            self.put(Verified::unchecked(bytes.get(..data).unwrap_or_default()))?;
+            self.reporter.install_progress(self.counts);
+            self.span = u32::try_from(number).ok().map(|number| (number, span));
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// The bytes from `offset` on of the last span, once all steps are done: what lies behind the
+    /// payload's data.
+    pub fn take_tail(
+        &mut self,
+        spans: &[Range<u64>],
+        offset: u64,
+        supply: &mut Supply<'_, '_, 'a>,
+    ) -> Result<Vec<u8>> {
+        let lost = Error::Internal("the end of the payload was not fetched");
+        let Some((number, span)) = spans.len().checked_sub(1).zip(spans.last()) else {
+            return Err(lost);
+        };
+        let bytes = match self.span.take() {
+            Some((held, span)) if held as usize == number => span.stored,
+            _ => supply.take(number)?.stored,
+        };
+        offset
+            .checked_sub(span.start)
+            .and_then(|skip| bytes.get(usize::try_from(skip).ok()?..))
+            .map_or(Err(lost), |tail| Ok(tail.to_vec()))
+    }
+
     /// Compares the payload digest once all blocks are made.
-    pub fn finish(self, digest: &Digest) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
         let found = self.hasher.finish();
-        if found == *digest {
+        if found == self.digest {
             Ok(())
         } else {
-            Err(Error::mismatch(
-                Subject::Payload(self.payload),
-                digest,
-                &found,
-            ))
+            let subject = Subject::Payload(self.payload.number);
+            Err(Error::mismatch(subject, &self.digest, &found))
         }
     }
 
@@ -237,7 +284,7 @@ impl<'a> Writer<'a> {
         block: &Block,
         number: u32,
         spans: &[Range<u64>],
-        supply: &mut Supply<'_, '_>,
+        supply: &mut Supply<'_, '_, 'a>,
     ) -> Result<()> {
         let lost = Error::Internal("a block lies outside of its span");
         if self.span.as_ref().is_none_or(|(held, _)| *held != number) {
@@ -245,24 +292,34 @@ impl<'a> Writer<'a> {
             self.span = None;
             self.span = Some((number, supply.take(number as usize)?));
         }
-        let (Some(range), Some((_, bytes))) = (spans.get(number as usize), self.span.take()) else {
+        let (Some(range), Some((_, mut span))) = (spans.get(number as usize), self.span.take())
+        else {
             return Err(lost);
         };
+        if let Some(plain) = span.take(block.number) {
+            self.put(plain.verified())?;
+            self.counts.fetched += 1;
+            self.span = Some((number, span));
+            return Ok(());
+        }
         let stored = block
             .stored_at
             .checked_sub(range.start)
             .and_then(|at| usize::try_from(at).ok())
-            .and_then(|at| bytes.get(at..at.checked_add(block.stored_size as usize)?));
+            .and_then(|at| {
+                span.stored
+                    .get(at..at.checked_add(block.stored_size as usize)?)
+            });
         let result = match stored {
             Some(stored) => self.unpack(block, stored),
             None => Err(lost),
         };
-        self.span = Some((number, bytes));
+        self.span = Some((number, span));
         result
     }
 
     /// Fetches a block that a seed turned out not to have.
-    fn fetch_instead(&mut self, block: &Block, supply: &mut Supply<'_, '_>) -> Result<()> {
+    fn fetch_instead(&mut self, block: &Block, supply: &mut Supply<'_, '_, 'a>) -> Result<()> {
         let range = block
             .stored()
             .ok_or(Error::Internal("a first block is not stored"))?;
@@ -273,11 +330,12 @@ impl<'a> Writer<'a> {
     /// Stored bytes to a block on the target.
     fn unpack(&mut self, block: &Block, stored: &[u8]) -> Result<()> {
         let subject = Subject::Block {
-            payload: self.payload,
+            payload: self.payload.number,
             block: block.number as usize,
         };
         let mut buffer = std::mem::take(&mut self.plain);
-        let plain = match self.index.compression() {
+        let compression = self.payload.index.as_ref().map(Index::compression);
+        let plain = match compression.unwrap_or(Compression::None) {
             Compression::None => stored,
             Compression::Xz => {
                 self.decoder
@@ -318,32 +376,5 @@ impl<'a> Writer<'a> {
         self.seeds
             .get(usize::from(place.seed))
             .map_or_else(String::new, |seed| seed.path().display().to_string())
-    }
-}
-
-/// Writes a payload that has no block index, from the first `spans` spans, as they come. The
-/// caller has the user's word for it. The digest is compared before the target is sealed.
-pub fn write_unindexed(
-    payload: usize,
-    spans: usize,
-    digest: &Digest,
-    target: &mut Target,
-    supply: &mut Supply<'_, '_>,
-    reporter: &Reporter,
-    counts: &mut Counts,
-) -> Result<()> {
-    let mut hasher = Hasher::new(digest.algorithm());
-    for number in 0..spans {
-        let bytes = supply.take(number)?;
-        hasher.update(&bytes);
-        target.append(Verified::unchecked(&bytes))?;
-        counts.bytes_written += bytes.len() as u64;
-        reporter.install_progress(counts);
-    }
-    let found = hasher.finish();
-    if found == *digest {
-        Ok(())
-    } else {
-        Err(Error::mismatch(Subject::Payload(payload), digest, &found))
     }
 }

@@ -1220,13 +1220,56 @@ fn several_workers_share_the_faults() {
 
 /// Others are accepted and hear nothing: what a server without threads does.
 #[test]
-#[ignore = "needs a run that goes on with fewer workers, which this version does not do"]
 fn one_connection_at_a_time_is_enough() {
     let server = Server::start([("/b", SCENE.bundle())]);
     server.limit_connections(1);
     let args = ["--workers", "4", "--stall-timeout", "250ms"];
     let done = Done::of(Try::new(&server.url("/b")).args(args));
     done.outcome.expect_exit(0);
+}
+
+/// One connection crawls while its peers run: its span is not waited for. It is no failure that
+/// counts. All of it would take a minute.
+#[test]
+fn a_connection_that_crawls_is_replaced() {
+    let crawl = Fault::Drip {
+        bytes: 50,
+        every: Duration::from_millis(50),
+    };
+    let server = Server::start([("/b", SCENE.bundle())]);
+    server.on(rule(When::Nth(MIDDLE), crawl));
+    let done = Done::of(Try::new(&server.url("/b")).args(["--workers", "4"]));
+    done.outcome.expect_exit(0);
+    assert!(done.outcome.elapsed < Duration::from_secs(20));
+    assert_eq!(done.retries(), 0);
+}
+
+#[test]
+fn the_rate_is_kept() {
+    let server = Server::start([("/b", SCENE.bundle())]);
+    let done = Done::of(Try::new(&server.url("/b")).args(["--limit-rate", "100k"]));
+    done.outcome.expect_exit(0);
+    let least = server.body_bytes() as f64 / 102_400.0 * 0.9;
+    assert!(done.outcome.elapsed.as_secs_f64() > least, "{least}");
+}
+
+#[test]
+fn no_more_is_downloaded_than_allowed() {
+    let server = Server::start([("/b", SCENE.bundle())]);
+    let done = Done::of(Try::new(&server.url("/b")).args(["--max-download", "100k"]));
+    done.outcome.expect_exit(3);
+    done.outcome.expect_stderr("--max-download allows 102400");
+    assert_eq!(server.requests().len(), 1, "refused by plan");
+    done.outcome.expect_not_in_output("incomplete");
+
+    // In order, of a size that is not told: stopped by fact.
+    let server = Server::start([("/b", SCENE.bundle())]);
+    server.fault(When::Always, Fault::Chunked);
+    let args = ["--disable-range-queries", "--max-download", "100k"];
+    let done = Done::of(Try::new(&server.url("/b")).args(args));
+    done.outcome.expect_exit(3);
+    done.outcome
+        .expect_stderr("more than --max-download 102400");
 }
 
 #[test]

@@ -28,6 +28,10 @@ mod golden;
 mod install;
 // Bad networks and servers: a table of faults against exit, requests, bytes and target.
 mod faults;
+// SIGINT, SIGTERM and SIGHUP, from every kind of wait.
+mod signals;
+// The way to the server: names and addresses, proxies, headers and credentials, https.
+mod connect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
 // The repository itself: structure, owners, versions.

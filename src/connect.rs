@@ -1,0 +1,732 @@
+//! The sockets under ureq: where a request goes, how it gets there, and what was learnt on the way.
+//!
+//! ```text
+//!   URL ─▶ proxy? ─▶ name ─▶ addresses, in turn ─▶ socket ─▶ CONNECT? ─▶ TLS? ─▶ ureq
+//! ```
+//!
+//! A [`Network`] is shared by all clients of a run and remembers what they learn: the addresses of
+//! a name, and which of them answer. An address that swallows packets, as IPv6 does on some
+//! networks, so costs its share of the connect timeout once and not once per connection.
+//!
+//! ureq sends every request to a proxy through a tunnel (CONNECT), which many proxies allow to port
+//! 443 only, and takes the first proxy variable it finds for all schemes. So it is not told of
+//! proxies at all: names are resolved to the proxy's address here, and where a plain request goes
+//! to one, its head is rewritten on the way out.
+//!
+//! The one file that uses `ureq::unversioned`, which may change with any release.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use ureq::config::Config;
+use ureq::http::uri::Scheme;
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{
+    Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, ShutdownHandle, Transport,
+};
+use ureq::{Error, Timeout};
+
+use crate::proxy::{self, parse_address, Absolute, Proxies, Proxy};
+use crate::tls::{self, Session, Tls};
+
+/// Longest wait for one address while there are others to try.
+const MAX_SHARE: Duration = Duration::from_millis(2500);
+
+/// Idle time before the kernel asks whether the other side is still there. Less than the minutes
+/// after which firewalls forget a connection.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// Linux: a read that does not wait. One system call, where a socket that is made non-blocking and
+/// blocking again takes five.
+const MSG_DONTWAIT: i32 = 0x40;
+
+/// Room in ureq's list of addresses.
+const MAX_ADDRESSES: usize = 16;
+
+/// A failure below HTTP for which ureq has no error. It travels as [`Error::Other`].
+#[derive(Debug)]
+pub struct Trouble {
+    /// What can be done about it.
+    pub outlook: Outlook,
+    /// One line.
+    pub cause: String,
+}
+
+/// What can be done about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It may go better next time.
+    Passing,
+    /// Not in this run: something here, or the server's certificate, is to be put right.
+    Lasting,
+    /// The way there is refused.
+    Refused,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.cause)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+fn trouble(outlook: Outlook, cause: impl Into<String>) -> Error {
+    Error::Other(Box::new(Trouble {
+        outlook,
+        cause: cause.into(),
+    }))
+}
+
+impl From<tls::Problem> for Trouble {
+    fn from(problem: tls::Problem) -> Self {
+        let (outlook, cause) = match problem {
+            tls::Problem::File { path, reason } => {
+                (Outlook::Lasting, format!("{}: {reason}", path.display()))
+            }
+            tls::Problem::Unsupported(cause) => (Outlook::Refused, cause.to_owned()),
+            tls::Problem::Lasting(cause) => (Outlook::Lasting, cause),
+            tls::Problem::Passing(cause) => (Outlook::Passing, cause),
+            tls::Problem::Io(error) => (Outlook::Passing, error.to_string()),
+        };
+        Self { outlook, cause }
+    }
+}
+
+fn proxy_error(problem: proxy::Problem) -> Error {
+    match problem {
+        proxy::Problem::Refused(cause) => trouble(Outlook::Refused, cause),
+        proxy::Problem::Passing(cause) => trouble(Outlook::Passing, cause),
+        proxy::Problem::Io(error) => Error::from(error),
+    }
+}
+
+fn tls_error(problem: tls::Problem) -> Error {
+    match problem {
+        // The socket's own error, or ureq's in its clothes.
+        tls::Problem::Io(error) => Error::from(error),
+        problem => Error::Other(Box::new(Trouble::from(problem))),
+    }
+}
+
+// ---- names -----------------------------------------------------------------------------------
+
+/// `HOST:PORT:ADDR[,ADDR…]`: the addresses of a host at a port, in place of those that DNS gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    /// In lower case; `*` for every host.
+    host: String,
+    port: u16,
+    addresses: Vec<IpAddr>,
+}
+
+impl Resolve {
+    /// Parses what the user wrote.
+    pub fn parse(text: &str) -> Option<Self> {
+        // curl's plus sign: the entry may time out. None does here, a run is short.
+        let text = text.strip_prefix('+').unwrap_or(text);
+        let (host, rest) = match text.strip_prefix('[') {
+            Some(inner) => {
+                let (host, rest) = inner.split_once("]:")?;
+                (format!("[{host}]"), rest)
+            }
+            None => {
+                let (host, rest) = text.split_once(':')?;
+                (host.to_ascii_lowercase(), rest)
+            }
+        };
+        let (port, addresses) = rest.split_once(':')?;
+        let addresses: Option<Vec<_>> = addresses.split(',').map(parse_address).collect();
+        Some(Self {
+            host: Some(host).filter(|host| !host.is_empty())?,
+            port: port.parse().ok()?,
+            addresses: addresses?,
+        })
+    }
+}
+
+// ---- the network -----------------------------------------------------------------------------
+
+/// How servers are reached, and what was learnt of it. One for all clients of a run.
+#[derive(Debug, Default)]
+pub struct Network {
+    resolve: Vec<Resolve>,
+    proxies: Proxies,
+    tls: Tls,
+    learnt: Mutex<Learnt>,
+}
+
+#[derive(Debug, Default)]
+struct Learnt {
+    /// The addresses of `host:port`.
+    names: HashMap<String, Vec<SocketAddr>>,
+    /// Whether an address could be reached last time.
+    reachable: HashMap<SocketAddr, bool>,
+}
+
+impl Network {
+    /// Nothing is read or asked for yet.
+    pub fn new(resolve: Vec<Resolve>, proxies: Proxies, tls: Tls) -> Self {
+        Self {
+            resolve,
+            proxies,
+            tls,
+            learnt: Mutex::default(),
+        }
+    }
+
+    fn learnt(&self) -> MutexGuard<'_, Learnt> {
+        self.learnt.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn proxy(&self, uri: &Uri) -> Option<&Proxy> {
+        self.proxies
+            .of(is_https(uri), uri.host().unwrap_or_default())
+    }
+
+    /// The host and port to which a request for this URL is sent: its own, or a proxy's.
+    fn next_hop(&self, uri: &Uri) -> (String, u16) {
+        match self.proxy(uri) {
+            Some(proxy) => (proxy.host.clone(), proxy.port),
+            None => (uri.host().unwrap_or_default().to_owned(), port(uri)),
+        }
+    }
+
+    fn fixed(&self, host: &str, port: u16) -> Option<Vec<SocketAddr>> {
+        let named = |wanted: &str| {
+            let mut entries = self.resolve.iter().rev();
+            entries.find(|entry| entry.host == wanted && entry.port == port)
+        };
+        let entry = named(&host.to_ascii_lowercase()).or_else(|| named("*"))?;
+        let addresses = entry.addresses.iter();
+        Some(addresses.map(|it| SocketAddr::new(*it, port)).collect())
+    }
+
+    fn look_up(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<Vec<SocketAddr>, Error> {
+        let (host, port) = self.next_hop(uri);
+        if let Some(addresses) = self.fixed(&host, port) {
+            return Ok(addresses);
+        }
+        if let Some(address) = parse_address(&host) {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let key = format!("{host}:{port}");
+        if let Some(addresses) = self.learnt().names.get(&key) {
+            return Ok(addresses.clone());
+        }
+        let hop = format!("http://{key}/");
+        let hop: Uri = hop.parse().map_err(|_| Error::BadUri(host.clone()))?;
+        let found = DefaultResolver::default().resolve(&hop, config, timeout);
+        let found = found.map_err(|error| unresolved(&host, error, Path::new(RESOLV_CONF)))?;
+        let found = found.to_vec();
+        self.learnt().names.insert(key, found.clone());
+        Ok(found)
+    }
+
+    /// Tries the addresses in turn: those that answered last time first, those that did not last.
+    ///
+    /// While others wait, an address gets half of what is left of the time, and no more than
+    /// [`MAX_SHARE`]. If that was too little for a slow one, it is the last one of the next try, and
+    /// has all the rest.
+    fn reach(
+        &self,
+        uri: &Uri,
+        addresses: &[SocketAddr],
+        deadline: Option<Instant>,
+        open: impl Fn(SocketAddr, Option<Duration>) -> Result<Wire, Error>,
+    ) -> Result<Wire, Error> {
+        let mut addresses = addresses.to_vec();
+        {
+            let learnt = self.learnt();
+            addresses.sort_by_key(|address| match learnt.reachable.get(address) {
+                Some(true) => 0,
+                None => 1,
+                Some(false) => 2,
+            });
+        }
+        let mut last = Error::ConnectionFailed;
+        let count = addresses.len();
+        for (number, address) in addresses.into_iter().enumerate() {
+            let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                last = Error::Timeout(Timeout::Connect);
+                break;
+            }
+            let share = match left {
+                Some(left) if number + 1 < count => Some((left / 2).min(MAX_SHARE)),
+                None if number + 1 < count => Some(MAX_SHARE),
+                left => left,
+            };
+            let result = open(address, share);
+            // An error that is not the socket's is that of a client that was shut down.
+            let reachable = match &result {
+                Ok(_) => true,
+                Err(Error::Io(_) | Error::Timeout(_)) => false,
+                Err(_) => return result,
+            };
+            self.learnt().reachable.insert(address, reachable);
+            match result {
+                Ok(wire) => return Ok(wire),
+                Err(error) => {
+                    log::debug!("no connection to {address}: {error}");
+                    last = error;
+                }
+            }
+        }
+        // It may have moved.
+        let (host, port) = self.next_hop(uri);
+        self.learnt().names.remove(&format!("{host}:{port}"));
+        Err(last)
+    }
+}
+
+fn port(uri: &Uri) -> u16 {
+    let default = if is_https(uri) { 443 } else { 80 };
+    uri.port_u16().unwrap_or(default)
+}
+
+fn is_https(uri: &Uri) -> bool {
+    uri.scheme() == Some(&Scheme::HTTPS)
+}
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+fn unresolved(host: &str, error: Error, resolv_conf: &Path) -> Error {
+    let cause = match error {
+        Error::Timeout(_) => "no answer within the connect timeout".to_owned(),
+        Error::Io(error) => error.to_string(),
+        Error::HostNotFound => "it has no address".to_owned(),
+        other => return other,
+    };
+    let why = if resolv_conf.exists() {
+        String::new()
+    } else {
+        format!(
+            ", there is no {}: give --resolve or an address",
+            resolv_conf.display()
+        )
+    };
+    trouble(
+        Outlook::Passing,
+        format!("the host name {host} cannot be resolved ({cause}{why})"),
+    )
+}
+
+/// Resolves as a [`Network`] says.
+#[derive(Debug)]
+pub struct Names(pub Arc<Network>);
+
+impl Resolver for Names {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        config: &Config,
+        timeout: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, Error> {
+        let found = self.0.look_up(uri, config, timeout)?;
+        let mut addresses = self.empty();
+        for address in found.into_iter().take(MAX_ADDRESSES) {
+            addresses.push(address);
+        }
+        Ok(addresses)
+    }
+}
+
+/// Connects as a [`Network`] says, for one client.
+#[derive(Debug)]
+pub struct Dialler {
+    /// What it goes by.
+    pub network: Arc<Network>,
+    /// A limit for data without acknowledgement.
+    pub stall_timeout: Duration,
+    /// Counts tries to connect. ureq does not tell whether a request went out on a connection that
+    /// had been idle; it did if nobody tried to connect.
+    pub attempts: Arc<AtomicU64>,
+    /// Counts connections that were made, those of all clients.
+    pub connections: Arc<AtomicU64>,
+}
+
+impl Connector<()> for Dialler {
+    type Out = Connection;
+
+    fn connect(
+        &self,
+        details: &ConnectionDetails<'_>,
+        _: Option<()>,
+    ) -> Result<Option<Connection>, Error> {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
+        let uri = details.uri;
+        let host = uri.host().unwrap_or_default();
+        // Before anything is sent: what is missing here is missing whatever the server says.
+        let session = match details.needs_tls() {
+            true => Some(self.network.tls.session(host).map_err(tls_error)?),
+            false => None,
+        };
+        let limit = (!details.timeout.after.is_not_happening()).then(|| *details.timeout.after);
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let mut wire = self
+            .network
+            .reach(uri, &details.addrs, deadline, |address, share| {
+                self.open(address, share, details)
+            })?;
+        self.connections.fetch_add(1, Ordering::Relaxed);
+
+        let left = || {
+            let mut timeout = details.timeout;
+            if let Some(deadline) = deadline {
+                timeout.after = deadline.saturating_duration_since(Instant::now()).into();
+            }
+            timeout
+        };
+        let proxy = self.network.proxy(uri);
+        let target = format!("{host}:{}", port(uri));
+        let mut absolute = None;
+        if let Some(proxy) = proxy {
+            match session {
+                Some(_) => {
+                    let asked = proxy::tunnel(&mut wire.timed(left()), &target, proxy);
+                    asked.map_err(proxy_error)?
+                }
+                None => absolute = Some(Absolute::new(&target, proxy)),
+            }
+        }
+        let mut connection = Connection {
+            wire,
+            session,
+            absolute,
+            buffers: LazyBuffers::new(
+                details.config.input_buffer_size(),
+                details.config.output_buffer_size(),
+            ),
+        };
+        if let Some(session) = &mut connection.session {
+            let begun = session.handshake(&mut connection.wire.timed(left()));
+            begun.map_err(tls_error)?;
+        }
+        Ok(Some(connection))
+    }
+}
+
+impl Dialler {
+    /// Connects to one address.
+    fn open(
+        &self,
+        address: SocketAddr,
+        limit: Option<Duration>,
+        details: &ConnectionDetails<'_>,
+    ) -> Result<Wire, Error> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        let wire = Wire {
+            socket: Arc::new(Handle(socket)),
+            read_timeout: None,
+            write_timeout: None,
+        };
+        // From here on: an agent that is shut down need not wait for a connection either.
+        let handle = Arc::downgrade(&wire.socket) as Weak<dyn ShutdownHandle>;
+        (details.register_shutdown)(handle)
+            .map_err(|error| trouble(Outlook::Passing, error.to_string()))?;
+        let socket = &wire.socket.0;
+        match limit {
+            Some(limit) => socket.connect_timeout(&address.into(), limit),
+            None => socket.connect(&address.into()),
+        }
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => Error::Timeout(Timeout::Connect),
+            _ => Error::Io(error),
+        })?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_RETRIES);
+        let options = socket
+            .set_tcp_nodelay(true)
+            .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+            .and_then(|()| socket.set_tcp_user_timeout(Some(self.stall_timeout)));
+        if let Err(error) = options {
+            log::debug!("socket option: {error}");
+        }
+        Ok(wire)
+    }
+}
+
+// ---- sockets ---------------------------------------------------------------------------------
+
+/// A socket that another thread can shut down.
+#[derive(Debug)]
+struct Handle(Socket);
+
+impl ShutdownHandle for Handle {
+    fn shutdown(&self) {
+        if let Err(error) = self.0.shutdown(Shutdown::Both) {
+            log::debug!("shutdown: {error}");
+        }
+    }
+}
+
+/// A socket, and the timeouts it has now.
+#[derive(Debug)]
+struct Wire {
+    socket: Arc<Handle>,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+}
+
+impl Wire {
+    /// The socket as a stream that fails when the time is up.
+    fn timed(&mut self, timeout: NextTimeout) -> Timed<'_> {
+        Timed {
+            wire: self,
+            timeout,
+            since: Instant::now(),
+        }
+    }
+
+    /// True if the other side has neither sent something unasked nor gone.
+    fn is_quiet(&self) -> bool {
+        let mut byte = [MaybeUninit::uninit()];
+        let read = self.socket.0.recv_with_flags(&mut byte, MSG_DONTWAIT);
+        matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+}
+
+/// A [`Wire`] for one operation. Errors of time are ureq's, wrapped as ureq wraps them.
+struct Timed<'a> {
+    wire: &'a mut Wire,
+    timeout: NextTimeout,
+    /// When the operation began.
+    since: Instant,
+}
+
+impl Timed<'_> {
+    /// What is left of the limit that comes first, none if there is no limit, and its name. `cap` is
+    /// the limit of a single read or write.
+    fn left(
+        &self,
+        cap: impl Fn(NextTimeout) -> NextTimeout,
+    ) -> io::Result<(Option<Duration>, Timeout)> {
+        let mut limit = self.timeout;
+        if !limit.after.is_not_happening() {
+            limit.after = limit.after.saturating_sub(self.since.elapsed()).into();
+        }
+        let limit = cap(limit);
+        if limit.after.is_zero() {
+            return Err(io::Error::other(Error::Timeout(limit.reason)));
+        }
+        let left = (!limit.after.is_not_happening()).then(|| (*limit.after).max(SHORTEST));
+        Ok((left, limit.reason))
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (whole, reason) = self.left(NextTimeout::for_read)?;
+        let began = Instant::now();
+        loop {
+            // A signal interrupts a read with a timeout, whatever its handler asks for.
+            let left = whole.map(|whole| whole.saturating_sub(began.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(io::Error::other(Error::Timeout(reason)));
+            }
+            // The full value as long as nothing was lost: it then need not be set each time.
+            let wanted = left.filter(|_| began.elapsed() > GRACE).or(whole);
+            let wanted = wanted.map(|wanted| wanted.max(SHORTEST));
+            if self.wire.read_timeout != wanted {
+                self.wire.socket.0.set_read_timeout(wanted)?;
+                self.wire.read_timeout = wanted;
+            }
+            match (&self.wire.socket.0).read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What TCP_USER_TIMEOUT and keep-alive find is an error of this kind, too.
+                Err(error) if is_timeout(&error) => {
+                    return Err(io::Error::other(Error::Timeout(reason)))
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Less may be rounded to zero, which is no limit at all.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// An interruption so early needs no shorter timeout.
+const GRACE: Duration = Duration::from_millis(50);
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (wanted, reason) = self.left(NextTimeout::for_write)?;
+        if self.wire.write_timeout != wanted {
+            self.wire.socket.0.set_write_timeout(wanted)?;
+            self.wire.write_timeout = wanted;
+        }
+        loop {
+            match (&self.wire.socket.0).write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => {
+                    return Err(io::Error::other(Error::Timeout(reason)))
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What ureq speaks HTTP over.
+pub struct Connection {
+    wire: Wire,
+    session: Option<Session>,
+    absolute: Option<Absolute>,
+    buffers: LazyBuffers,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("tls", &self.session.is_some())
+            .field("proxy", &self.absolute.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Transport for Connection {
+    fn buffers(&mut self) -> &mut dyn Buffers {
+        &mut self.buffers
+    }
+
+    fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
+        let output: &[u8] = self.buffers.output();
+        let mut output = output.get(..amount).unwrap_or(output);
+        let rewritten = self.absolute.as_mut().map(|it| it.rewrite(output));
+        if let Some(rewritten) = &rewritten {
+            output = rewritten;
+        }
+        let mut wire = self.wire.timed(timeout);
+        match &mut self.session {
+            Some(session) => session.write_all(&mut wire, output).map_err(tls_error),
+            None => Ok(wire.write_all(output)?),
+        }
+    }
+
+    fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
+        let input = self.buffers.input_append_buf();
+        let mut wire = self.wire.timed(timeout);
+        let amount = match &mut self.session {
+            Some(session) => session.read(&mut wire, input).map_err(tls_error)?,
+            None => wire.read(input)?,
+        };
+        self.buffers.input_appended(amount);
+        Ok(amount > 0)
+    }
+
+    fn is_open(&mut self) -> bool {
+        self.session.as_ref().is_none_or(Session::is_quiet) && self.wire.is_quiet()
+    }
+
+    fn is_tls(&self) -> bool {
+        self.session.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolve_entries_are_curls() {
+        let entry = |host: &str, port, addresses: &[&str]| Resolve {
+            host: host.to_owned(),
+            port,
+            addresses: addresses
+                .iter()
+                .map(|it| it.parse().expect("it is right"))
+                .collect(),
+        };
+        for (text, expected) in [
+            ("Host:80:1.2.3.4", entry("host", 80, &["1.2.3.4"])),
+            ("+h:80:[::1]", entry("h", 80, &["::1"])),
+            ("h:443:::1,1.2.3.4", entry("h", 443, &["::1", "1.2.3.4"])),
+            ("*:443:1.2.3.4", entry("*", 443, &["1.2.3.4"])),
+            ("[::2]:80:[::1]", entry("[::2]", 80, &["::1"])),
+        ] {
+            assert_eq!(Resolve::parse(text), Some(expected), "{text}");
+        }
+        for bad in [
+            "",
+            "h",
+            "h:80",
+            "h:80:",
+            "h:x:1.2.3.4",
+            "h:80:name",
+            "h:80:1.2.3.4,",
+            ":80:1.2.3.4",
+            "h:99999:1.2.3.4",
+        ] {
+            assert_eq!(Resolve::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_last_entry_and_the_named_one_win() {
+        let entries = [
+            "*:80:1.1.1.1",
+            "h:80:2.2.2.2",
+            "h:80:3.3.3.3",
+            "*:81:4.4.4.4",
+        ];
+        let entries = entries
+            .iter()
+            .map(|text| Resolve::parse(text).expect("it is right"));
+        let network = Network::new(entries.collect(), Proxies::default(), Tls::default());
+        let first = |host, port| Some(network.fixed(host, port)?[0].ip().to_string());
+        assert_eq!(first("H", 80).as_deref(), Some("3.3.3.3"));
+        assert_eq!(first("other", 80).as_deref(), Some("1.1.1.1"));
+        assert_eq!(first("h", 81).as_deref(), Some("4.4.4.4"));
+        assert_eq!(first("h", 82), None);
+    }
+
+    #[test]
+    fn a_name_that_does_not_resolve_says_why() {
+        let text = |error, resolv_conf| match unresolved("h", error, Path::new(resolv_conf)) {
+            Error::Other(inner) => inner.to_string(),
+            other => panic!("{other}"),
+        };
+        let found = text(Error::HostNotFound, "/dev/null");
+        assert_eq!(
+            found,
+            "the host name h cannot be resolved (it has no address)"
+        );
+        let found = text(Error::Timeout(Timeout::Resolve), "/none/resolv.conf");
+        assert!(found.contains("there is no /none/resolv.conf"), "{found}");
+    }
+}
