@@ -44,6 +44,15 @@ demo: all ## the main job in front of your eyes: pack, serve, install over a see
 system-test: all ## real block devices and a real web server; needs root
 	tests/system/run.sh
 
+.PHONY: bench
+bench: all ## seconds against a plain download and a sequential baseline, in 20 minutes; needs root
+	$(CARGO) build --locked --release --manifest-path tests/bench/link/Cargo.toml --target-dir $(BUILD)/bench/link
+	$(CARGO) run --locked --release --example bench -- $(BENCH)
+
+.PHONY: bench-quick
+bench-quick: BENCH := --quick
+bench-quick: bench ## the same with less data, fewer runs and round trips, in 3 minutes
+
 .PHONY: cross
 cross: ## static binary of TARGET; ROUTE=ordinary or buildstd (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)

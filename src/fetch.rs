@@ -21,9 +21,9 @@
 //! a blocked read ends too.
 //!
 //! *Bad connections.* A worker that gets no byte, twice in a row, while others do, is one too many
-//! for the server: it hands its job back and ends ([`Crew`]), down to a single one. A body that
+//! for the server: it hands its job back and ends (`Crew`), down to a single one. A body that
 //! comes far slower than the others did is dropped, and its tail asked for over a new connection
-//! ([`Pace`]). Neither counts as a retry. A trickle below [`MIN_BYTES`] in the stall timeout is
+//! (`Pace`). Neither counts as a retry. A trickle of a few bytes in the stall timeout is
 //! silence.
 //!
 //! This file knows nothing of blocks, digests and compression, and is the only user of
