@@ -18,7 +18,6 @@ use argh::{ArgsInfo, EarlyExit, FlagInfo, FlagInfoKind, FromArgValue, FromArgs, 
 use crate::connect::{Network, Resolve};
 use crate::device::Care;
 use crate::error::{Error, Result};
-use crate::fetch::{Limiter, Policy};
 use crate::hash::Digest;
 use crate::http::{check_url, Header, Settings};
 use crate::install::{Options, Targets};
@@ -28,6 +27,7 @@ use crate::pack;
 use crate::proxy::{Exceptions, Proxies, Proxy};
 use crate::remote::{Access, Location};
 use crate::report::Progress;
+use crate::retry::{Limiter, Policy};
 use crate::seed;
 use crate::tls::{Files, Problem, Tls};
 
@@ -41,6 +41,9 @@ const NOT_YET: &[&str] = &[
 
 /// Subcommands of later versions.
 const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "verify", "index", "estimate"];
+
+/// Subcommands of this version.
+const SUBCOMMANDS: &[&str] = &["install", "pack"];
 
 /// Most workers: more connections than that are an attack on the server.
 const MAX_WORKERS: usize = 64;
@@ -76,8 +79,8 @@ pub struct Install {
 /// Install Rugix update bundles, downloading only the blocks that are not there yet.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
-    note = "reflash --version prints the version. Each option can also be given in the\nenvironment: --bundle-hash as REFLASH_BUNDLE_HASH and so on.",
-    error_code(0, "installed, or the target already matched"),
+    note = "reflash --version prints the version. Each option can also be given in the\nenvironment: --bundle-hash as REFLASH_BUNDLE_HASH and so on; of a repeatable one,\none value a line.",
+    error_code(0, "installed"),
     error_code(1, "internal fault: report a bug"),
     error_code(2, "usage: fix the command"),
     error_code(3, "network, after all retries: try later"),
@@ -85,7 +88,8 @@ pub struct Install {
         4,
         "bundle: not there, malformed, unsupported, untrusted, changed, mismatch"
     ),
-    error_code(5, "target: missing, busy, too small, I/O error")
+    error_code(5, "target: missing, busy, too small, I/O error"),
+    error_code(130, "interrupted (SIGHUP 129, SIGTERM 143): run it again")
 )]
 struct Arguments {
     #[argh(subcommand)]
@@ -110,7 +114,7 @@ enum Subcommand {
     note = "Benchmarking: --workers 1 --no-merge works as sequential installers do, one block\na request; --no-merge is good for nothing else."
 )]
 struct InstallArguments {
-    /// the bundle: an http URL, a path, or - for standard input
+    /// the bundle: an http or https URL, a path, or - for standard input
     #[argh(positional)]
     bundle: String,
 
@@ -382,7 +386,8 @@ pub fn parse(
             status: Ok(()),
         }) => return Ok(Command::Print(output)),
         Err(EarlyExit { output, .. }) => {
-            let subcommand = expanded.first().filter(|word| !word.starts_with('-'));
+            let known = |word: &&&str| !word.starts_with('-') && SUBCOMMANDS.contains(*word);
+            let subcommand = expanded.first().filter(known);
             return Err(Error::Usage(format!(
                 "{}\nhint: reflash {}--help lists what there is",
                 output.trim().replace('\n', " "),
@@ -546,7 +551,8 @@ fn install(
             Some(digest) => Trust::Hash(digest),
             None => {
                 return Err(Error::Usage(format!(
-                    "--bundle-hash {text:?} is not ALG:HEX with sha256, sha512 or sha512-256"
+                    "--bundle-hash {text:?} is not ALG:HEX: sha256 or sha512-256 and 64 hex digits, or \
+                     sha512 and 128"
                 )))
             }
         },
@@ -575,6 +581,12 @@ fn install(
         return usage("a timeout of zero leaves no time for anything");
     }
     let bundle = Location::parse(&arguments.bundle);
+    if matches!(&bundle, Location::File(_)) && arguments.bundle.contains(":/") {
+        return Err(Error::Usage(format!(
+            "bundle {:?}: only http:// and https:// URLs can be fetched",
+            bundle.shown()
+        )));
+    }
     if let Location::Url(url) = &bundle {
         check_url(url)
             .map_err(|reason| Error::Usage(format!("bundle URL {}: {reason}", bundle.shown())))?;

@@ -203,6 +203,21 @@ impl Network {
         }
     }
 
+    /// Names the proxy where a failure is the proxy's: the server of the URL may be fine.
+    fn through_proxy(&self, uri: &Uri, error: Error) -> Error {
+        let Some(proxy) = self.proxy(uri) else {
+            return error;
+        };
+        let cause = match error {
+            Error::Timeout(_) => "no connection within the connect timeout".to_owned(),
+            Error::Io(error) => error.to_string(),
+            other => other.to_string(),
+        };
+        let hop = format!("{}:{}", proxy.host, proxy.port);
+        let cause = format!("the proxy {hop} (--proxy \"\" does without): {cause}");
+        trouble(Outlook::Passing, cause)
+    }
+
     fn fixed(&self, host: &str, port: u16) -> Option<Vec<SocketAddr>> {
         let named = |wanted: &str| {
             let mut entries = self.resolve.iter().rev();
@@ -233,7 +248,10 @@ impl Network {
         let hop = format!("http://{key}/");
         let hop: Uri = hop.parse().map_err(|_| Error::BadUri(host.clone()))?;
         let found = DefaultResolver::default().resolve(&hop, config, timeout);
-        let found = found.map_err(|error| unresolved(&host, error, Path::new(RESOLV_CONF)))?;
+        let found = found.map_err(|error| {
+            let error = unresolved(&host, error, Path::new(RESOLV_CONF));
+            self.through_proxy(uri, error)
+        })?;
         let found = found.to_vec();
         self.learnt().names.insert(key, found.clone());
         Ok(found)
@@ -384,7 +402,8 @@ impl Connector<()> for Dialler {
             .network
             .reach(uri, &details.addrs, deadline, |address, share| {
                 self.open(address, share, details)
-            })?;
+            })
+            .map_err(|error| self.network.through_proxy(uri, error))?;
         self.connections.fetch_add(1, Ordering::Relaxed);
 
         let left = || {

@@ -153,7 +153,11 @@ impl Target {
         })?;
         if kind.is_block_device() {
             let size = file.seek(SeekFrom::End(0));
-            target.capacity = Some(size.map_err(|e| refuse(format!("its size is unknown: {e}")))?);
+            let size = size.map_err(|e| refuse(format!("its size is unknown: {e}")))?;
+            if size == 0 {
+                return Err(refuse("the device has no medium, its size is 0".into()));
+            }
+            target.capacity = Some(size);
         }
         target.file = Some(file);
         Ok(target)
@@ -328,13 +332,16 @@ impl Target {
 
     fn create(&mut self) -> Result<()> {
         if self.file.is_none() {
-            self.touched.store(true, Ordering::Relaxed);
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .create_new(true)
                 .open(&self.path)
-                .map_err(|e| self.io("create", 0, e))?;
+                .map_err(|e| Error::Target {
+                    path: self.path.clone(),
+                    reason: format!("it cannot be created: {e}"),
+                })?;
+            self.touched.store(true, Ordering::Relaxed);
             self.file = Some(file);
             self.created = true;
         }

@@ -19,6 +19,9 @@ use std::path::PathBuf;
 
 use crate::hash::Digest;
 
+/// How a web page is called in [`Error::NotABundle`].
+pub const HTML: &str = "a web page (HTML)";
+
 /// Result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -132,6 +135,13 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// The bytes are something else altogether.
+    NotABundle {
+        /// Where they come from, without secrets.
+        location: String,
+        /// What they look like.
+        looks_like: &'static str,
+    },
     /// The bytes break the format's rules.
     Malformed {
         /// Offset in the bundle (or index file) of the offending atom.
@@ -221,6 +231,7 @@ impl Error {
             Self::Refused { .. }
             | Self::Changed { .. }
             | Self::BundleFile { .. }
+            | Self::NotABundle { .. }
             | Self::Malformed { .. }
             | Self::Unsupported(_)
             | Self::Mismatch { .. }
@@ -231,6 +242,17 @@ impl Error {
         }
     }
 
+    /// True if it is about the bytes of the bundle, without naming it.
+    pub fn is_of_bytes(&self) -> bool {
+        matches!(
+            self,
+            Self::Malformed { .. }
+                | Self::Unsupported(_)
+                | Self::Mismatch { .. }
+                | Self::Corrupt { .. }
+        )
+    }
+
     /// A second line: what to do about it, where that is not obvious from the first.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -238,8 +260,15 @@ impl Error {
             // More tries were of no use, and the cause says what would be.
             Self::Network { attempts: 1, .. } => None,
             Self::Network { .. } => Some("run the same command again when the network is better"),
-            Self::Changed { .. } => {
-                Some("someone replaced the bundle while it was being read; start again")
+            Self::Changed { .. } => Some("someone replaced the bundle while it was being read"),
+            Self::DownloadLimit { .. } => Some("allow more with --max-download, or name a seed"),
+            Self::NotABundle { looks_like, .. } if *looks_like == HTML => {
+                Some("is there a login page in the way, or a link to a page about the file?")
+            }
+            Self::BundleFile { source, path, .. }
+                if source.kind() == io::ErrorKind::NotFound && path.as_os_str() != "-" =>
+            {
+                Some("a URL begins with http:// or https://")
             }
             Self::Mismatch {
                 subject: Subject::Header,
@@ -288,6 +317,13 @@ impl fmt::Display for Error {
                 operation,
                 source,
             } => write!(f, "cannot {operation} bundle {}: {source}", path.display()),
+            Self::NotABundle {
+                location,
+                looks_like,
+            } => write!(
+                f,
+                "{location} is no Rugix bundle: it looks like {looks_like}"
+            ),
             Self::Malformed { offset, reason } => {
                 write!(f, "malformed bundle: {reason}, at offset {offset}")
             }
@@ -314,7 +350,7 @@ impl fmt::Display for Error {
             }
             Self::TargetTooSmall { path, size, needed } => write!(
                 f,
-                "target {} is too small: it has {size} bytes, the payload needs {needed}",
+                "target {} is too small: it has {size} bytes, the payload needs {needed} at least",
                 path.display()
             ),
             Self::TargetIo {
@@ -362,7 +398,7 @@ mod tests {
         };
         assert_eq!(
             small.to_string(),
-            "target /dev/mmcblk0p2 is too small: it has 10 bytes, the payload needs 11"
+            "target /dev/mmcblk0p2 is too small: it has 10 bytes, the payload needs 11 at least"
         );
         assert_eq!(small.class().exit_code(), 5);
     }

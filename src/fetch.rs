@@ -1,5 +1,4 @@
-//! Spans to bytes: worker threads with one connection each, and the only place that retries and
-//! waits.
+//! Spans to bytes: worker threads with one connection each.
 //!
 //! ```text
 //!   calling thread = writer                N workers (scoped), each with its own Client
@@ -26,33 +25,24 @@
 //! (`Pace`). Neither counts as a retry. A trickle of a few bytes in the stall timeout is
 //! silence.
 //!
-//! This file knows nothing of blocks, digests and compression, and is the only user of
-//! crossbeam-channel.
+//! This file knows nothing of blocks, digests and compression.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{
-    never, select_biased, unbounded, Receiver, RecvTimeoutError, Sender, TryRecvError,
-};
+use crossbeam_channel::{never, select_biased, unbounded, Receiver, Sender};
 
 use crate::error::{Error, Result};
 use crate::http::{Body, Client, Failure, Kind, Stopper};
-
-/// Longest wait that a server's Retry-After can ask for.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+use crate::retry::{admit, given_up, is_over, Attempts, Policy, Trickle, MIN_BYTES};
 
 /// Stack of a worker: ureq needs little. The default of 2 MiB a thread is much on a small board.
 const STACK_SIZE: usize = 512 << 10;
 
 /// Bytes asked of a body at once.
 const PIECE: usize = 16 << 10;
-
-/// Fewer bytes than this within the stall timeout are as good as none.
-const MIN_BYTES: u64 = 64;
 
 /// Time over which the pace of a body is measured.
 const PACE_WINDOW: Duration = Duration::from_secs(2);
@@ -66,215 +56,32 @@ const MAX_SLOW: u32 = 2;
 /// Bodies without a byte after which a worker is one too many, if others get bytes.
 const MAX_EMPTY: u32 = 2;
 
-/// How patient to be, and what to keep to.
-#[derive(Clone, Debug)]
-pub struct Policy {
-    /// Tries after the first one, in a row, without a byte received; `None` for no limit.
-    pub max_retries: Option<u32>,
-    /// Wait before the first of them; doubled for each further one.
-    pub initial_backoff: Duration,
-    /// The longest such wait.
-    pub max_backoff: Duration,
-    /// Silence that ends a request.
-    pub stall_timeout: Duration,
-    /// Most bytes a second, of all workers together.
-    pub limit_rate: Option<Arc<Limiter>>,
-    /// Most bytes that a run may receive.
-    pub max_download: Option<u64>,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            max_retries: Some(5),
-            initial_backoff: Duration::from_secs(1),
-            max_backoff: Duration::from_secs(30),
-            stall_timeout: Duration::from_secs(30),
-            limit_rate: None,
-            max_download: None,
-        }
-    }
-}
-
-/// Keeps all workers together to a rate.
-#[derive(Debug)]
-pub struct Limiter {
-    /// Bytes a second.
-    rate: u64,
-    /// When the bytes received so far are all paid for.
-    paid: Mutex<Instant>,
-}
-
-impl Limiter {
-    /// A limiter to `rate` bytes a second, at least one.
-    pub fn new(rate: u64) -> Self {
-        Self {
-            rate: rate.max(1),
-            paid: Mutex::new(Instant::now()),
-        }
-    }
-
-    /// How long to wait after receiving so many bytes.
-    fn wait(&self, bytes: usize) -> Duration {
-        let now = Instant::now();
-        let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
-        // What was not used before is not saved up.
-        let until = (*paid).max(now) + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
-        *paid = until;
-        until - now
-    }
-}
-
-/// Counts the failures of one range and decides whether, and when, to try again.
-struct Attempts<'a> {
-    policy: &'a Policy,
-    /// Disconnected when the run is over.
-    stop: &'a Receiver<()>,
-    /// Failures since the last byte.
-    in_a_row: u32,
-    stale: bool,
-    /// The last try brought so much that the next one need not wait.
-    fruitful: bool,
-}
-
-impl<'a> Attempts<'a> {
-    fn new(policy: &'a Policy, stop: &'a Receiver<()>) -> Self {
-        Self {
-            policy,
-            stop,
-            in_a_row: 0,
-            stale: false,
-            fruitful: false,
-        }
-    }
-
-    /// So many bytes arrived: the count starts again. A connection that breaks now and then is no
-    /// reason to wait.
-    fn progress(&mut self, bytes: usize) {
-        self.in_a_row = 0;
-        self.stale = false;
-        self.fruitful = bytes >= PIECE;
-    }
-
-    /// Returns when it is time to try again, or the error to end with.
-    fn failed(
-        &mut self,
-        failure: Failure,
-        client: &Client,
-        range: Option<Range<u64>>,
-    ) -> Result<()> {
-        let url = client.url();
-        if is_over(self.stop) {
-            // Our own doing, and nobody waits for the result any more.
-            return Err(given_up());
-        }
-        match failure.kind {
-            Kind::Permanent => {
-                return Err(Error::Refused {
-                    url,
-                    cause: failure.cause,
-                })
-            }
-            Kind::Lasting => {
-                return Err(Error::Network {
-                    url,
-                    range: None,
-                    attempts: 1,
-                    cause: failure.cause,
-                })
-            }
-            Kind::Changed { what, was, now } => {
-                return Err(Error::Changed {
-                    url,
-                    what,
-                    was,
-                    now,
-                })
-            }
-            // The server never saw that request: once more at once, without counting it.
-            Kind::Stale if !self.stale => {
-                log::debug!("idle connection was dead, url={url}");
-                self.stale = true;
-                return Ok(());
-            }
-            Kind::Limit => {
-                return Err(Error::DownloadLimit {
-                    url,
-                    cause: failure.cause,
-                })
-            }
-            Kind::Stale | Kind::Transient | Kind::RangeIgnored | Kind::Slow => {}
-        }
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        if self
-            .policy
-            .max_retries
-            .is_some_and(|max| self.in_a_row > max)
-        {
-            return Err(Error::Network {
-                url,
-                range,
-                attempts: self.in_a_row,
-                cause: failure.cause,
-            });
-        }
-        let doubled = 2u32.saturating_pow(self.in_a_row - 1);
-        let backoff = if std::mem::take(&mut self.fruitful) {
-            Duration::ZERO
-        } else {
-            self.policy.initial_backoff.saturating_mul(doubled)
-        };
-        let wait = backoff
-            .min(self.policy.max_backoff)
-            .max(failure.retry_after.unwrap_or_default().min(MAX_RETRY_AFTER));
-        client.counters().count_retry();
-        let range_text = range.as_ref().map_or("all".to_owned(), |range| {
-            format!("{}..{}", range.start, range.end)
-        });
-        log::warn!(
-            "retry {} in {:.1} s, range={range_text} cause={}",
-            self.in_a_row,
-            wait.as_secs_f64(),
-            failure.cause
-        );
-        match self.stop.recv_timeout(wait) {
-            Err(RecvTimeoutError::Timeout) => Ok(()),
-            _ => Err(given_up()),
-        }
-    }
-}
-
-/// What a fetch ends with that nobody waits for any more.
-fn given_up() -> Error {
-    Error::Internal("a fetch was given up")
-}
-
-/// True once the run is over.
-fn is_over(stop: &Receiver<()>) -> bool {
-    matches!(stop.try_recv(), Err(TryRecvError::Disconnected))
-}
-
 /// The first bytes of an object that nothing is known of: at most `range`, fewer if it is smaller.
-/// `None` if the server answers with the whole object, that is, has no ranges.
+/// `None` if the server has no ranges that are of use: it answers with the whole object, or does not
+/// tell its size.
 pub fn first(client: &mut Client, range: &Range<u64>, policy: &Policy) -> Result<Option<Vec<u8>>> {
     let stop = never();
-    let mut attempts = Attempts::new(policy, &stop);
+    let mut attempts = Attempts::default();
     let mut bytes = Vec::new();
     while bytes.is_empty() {
         match client.get(range) {
             Ok(body) => {
                 if let Err(failure) = receive(body, &mut bytes, client, policy, &stop, None) {
-                    attempts.failed(failure, client, Some(range.clone()))?;
+                    attempts.failed(failure, client, Some(range.clone()), policy, &stop)?;
                 }
             }
             Err(Failure {
                 kind: Kind::RangeIgnored,
                 ..
             }) => return Ok(None),
-            Err(failure) => attempts.failed(failure, client, Some(range.clone()))?,
+            Err(failure) => attempts.failed(failure, client, Some(range.clone()), policy, &stop)?,
         }
     }
-    // Now a size is known, and what broke off is completed as any other range.
+    // Without a size there is no telling where the bundle ends.
+    if client.size().is_none() {
+        return Ok(None);
+    }
+    // Now it is known, and what broke off is completed as any other range.
     complete(client, range, &mut bytes, policy)?;
     Ok(Some(bytes))
 }
@@ -308,7 +115,7 @@ fn complete_in(
     stop: &Receiver<()>,
     crew: Option<&Crew>,
 ) -> Result<Ended> {
-    let mut attempts = Attempts::new(policy, stop);
+    let mut attempts = Attempts::default();
     let mut slow = 0;
     let mut empty = 0;
     let mut received_by_all = client.counters().bytes();
@@ -328,8 +135,9 @@ fn complete_in(
         let result = client
             .get(&missing)
             .and_then(|body| receive(body, bytes, client, policy, stop, watched));
-        if bytes.len() > before {
-            attempts.progress(bytes.len() - before);
+        let gained = bytes.len() - before;
+        if gained as u64 >= MIN_BYTES || result.is_ok() {
+            attempts.progress(gained);
             empty = 0;
             received_by_all = client.counters().bytes();
         }
@@ -347,7 +155,7 @@ fn complete_in(
                 return Ok(Ended::Surplus);
             }
         }
-        attempts.failed(failure, client, Some(missing))?;
+        attempts.failed(failure, client, Some(missing), policy, stop)?;
     }
 }
 
@@ -360,7 +168,7 @@ fn receive(
     stop: &Receiver<()>,
     crew: Option<&Crew>,
 ) -> Result<(), Failure> {
-    let mut pace = Pace::new(policy.stall_timeout);
+    let mut pace = Pace::new(policy);
     loop {
         let got = body.read_some(bytes, PIECE)?;
         if got == 0 {
@@ -368,22 +176,6 @@ fn receive(
         }
         admit(client, policy, stop, got)?;
         pace.count(got, crew, client)?;
-    }
-    Ok(())
-}
-
-/// Holds received bytes to the download limit and to the rate.
-fn admit(client: &Client, policy: &Policy, stop: &Receiver<()>, got: usize) -> Result<(), Failure> {
-    let all = client.counters().bytes();
-    if let Some(max) = policy.max_download.filter(|max| all > *max) {
-        return Err(Failure::new(
-            Kind::Limit,
-            format!("{all} bytes were received, more than --max-download {max}"),
-        ));
-    }
-    if let Some(limiter) = &policy.limit_rate {
-        // If the run is over, the next read finds out.
-        stop.recv_timeout(limiter.wait(got)).unwrap_or_default();
     }
     Ok(())
 }
@@ -418,140 +210,36 @@ impl Crew {
 
 /// Watches the pace of one body.
 struct Pace {
-    stall_timeout: Duration,
-    /// Start of the window over which silence is measured, and the bytes in it.
-    silence: (Instant, u64),
-    /// The same for slowness.
+    trickle: Trickle,
+    /// Start of the present window, and the bytes in it.
     window: (Instant, u64),
 }
 
 impl Pace {
-    fn new(stall_timeout: Duration) -> Self {
-        let now = Instant::now();
+    fn new(policy: &Policy) -> Self {
         Self {
-            stall_timeout,
-            silence: (now, 0),
-            window: (now, 0),
+            trickle: Trickle::new(policy),
+            window: (Instant::now(), 0),
         }
     }
 
     fn count(&mut self, bytes: usize, crew: Option<&Crew>, client: &Client) -> Result<(), Failure> {
-        let now = Instant::now();
-        let over = |window: &mut (Instant, u64), length: Duration| {
-            window.1 += bytes as u64;
-            let elapsed = now - window.0;
-            (elapsed >= length).then(|| {
-                let counted = window.1;
-                *window = (now, 0);
-                (counted, elapsed)
-            })
-        };
-        if let Some((counted, _)) = over(&mut self.silence, self.stall_timeout) {
-            if counted < MIN_BYTES {
-                return Err(Failure::new(
-                    Kind::Transient,
-                    format!("no more than {counted} bytes came in the stall timeout"),
-                ));
-            }
+        self.trickle.count(bytes)?;
+        self.window.1 += bytes as u64;
+        let elapsed = self.window.0.elapsed();
+        if elapsed < PACE_WINDOW {
+            return Ok(());
         }
-        if let Some((counted, elapsed)) = over(&mut self.window, PACE_WINDOW) {
-            let pace = counted as f64 / elapsed.as_secs_f64();
-            let usual = crew.map_or(0.0, |crew| crew.usual_pace(client));
-            if pace * PACE_FACTOR < usual {
-                return Err(Failure::new(
-                    Kind::Slow,
-                    format!("pace={pace:.0} usual={usual:.0} bytes a second"),
-                ));
-            }
+        let pace = self.window.1 as f64 / elapsed.as_secs_f64();
+        self.window = (Instant::now(), 0);
+        let usual = crew.map_or(0.0, |crew| crew.usual_pace(client));
+        if pace * PACE_FACTOR < usual {
+            return Err(Failure::new(
+                Kind::Slow,
+                format!("pace={pace:.0} usual={usual:.0} bytes a second"),
+            ));
         }
         Ok(())
-    }
-}
-
-/// The whole object in order, over one request as long as nothing breaks.
-///
-/// After a break it goes on with a range from where it stopped; if the server has no ranges, it
-/// starts over and passes over what it has seen.
-#[derive(Debug)]
-pub struct Ordered {
-    client: Client,
-    body: Option<Body>,
-    /// Offset of the next byte of `body`.
-    at: u64,
-    /// Offset of the next byte to hand out.
-    wanted: u64,
-    policy: Policy,
-}
-
-impl Ordered {
-    /// Starts at the first byte.
-    pub fn new(client: Client, policy: &Policy) -> Self {
-        Self {
-            client,
-            body: None,
-            at: 0,
-            wanted: 0,
-            policy: policy.clone(),
-        }
-    }
-
-    /// Size of the object in bytes, as far as the server has said.
-    pub fn size(&self) -> Option<u64> {
-        self.client.size()
-    }
-
-    /// The next bytes; zero at the end of the object.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let stop = never();
-        let mut attempts = Attempts::new(&self.policy, &stop);
-        loop {
-            let result = match &mut self.body {
-                None => match self.client.size() {
-                    Some(size) if self.wanted >= size => return Ok(0),
-                    Some(size) if self.wanted > 0 => match self.client.get(&(self.wanted..size)) {
-                        Err(Failure {
-                            kind: Kind::RangeIgnored,
-                            ..
-                        }) => self.client.get_whole().map(|body| (body, 0)),
-                        other => other.map(|body| (body, self.wanted)),
-                    },
-                    _ => self.client.get_whole().map(|body| (body, 0)),
-                }
-                .map(|(body, at)| {
-                    self.body = Some(body);
-                    self.at = at;
-                }),
-                Some(body) => match body
-                    .read(buffer)
-                    .and_then(|n| admit(&self.client, &self.policy, &stop, n).map(|()| n))
-                {
-                    Ok(0) if self.at < self.wanted => Err(Failure {
-                        kind: Kind::Transient,
-                        cause: "the second download ended before the first".to_owned(),
-                        retry_after: None,
-                    }),
-                    Ok(n) if self.at + n as u64 <= self.wanted && n > 0 => {
-                        self.at += n as u64;
-                        Ok(())
-                    }
-                    Ok(n) => {
-                        // The part of it that was not handed out before.
-                        let end = self.at + n as u64;
-                        let seen = usize::try_from(self.wanted - self.at).unwrap_or(n);
-                        buffer.copy_within(seen..n, 0);
-                        self.at = end;
-                        self.wanted = end;
-                        return Ok(n - seen);
-                    }
-                    Err(failure) => Err(failure),
-                },
-            };
-            if let Err(failure) = result {
-                self.body = None;
-                let rest = self.wanted..self.client.size().unwrap_or(u64::MAX);
-                attempts.failed(failure, &self.client, Some(rest))?;
-            }
-        }
     }
 }
 
@@ -569,19 +257,28 @@ struct Arrival<T> {
     result: Result<T>,
 }
 
-/// What a worker makes of a span's bytes before it hands them over: it is given the span's number
-/// (none for a range outside of the plan), its place, and its bytes.
-pub type Prepare<'a, T> = &'a (dyn Fn(Option<usize>, &Range<u64>, Vec<u8>) -> T + Sync);
+/// What workers make of the bytes of spans before they hand them over.
+pub trait Prepare<T>: Sync {
+    /// Takes the number of a span (none for a range outside of the plan), its place, and its bytes.
+    /// It may wait for the writer, but for as long only as no urgent job waits for a worker.
+    fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> T;
+
+    /// An urgent job waits now.
+    fn hurry(&self);
+
+    /// An urgent job was taken.
+    fn calm(&self);
+}
 
 /// Identifies the one urgent job under way.
 const URGENT: u32 = u32::MAX;
 
 /// The writer's end: hands out the spans of a plan and takes their bytes in order.
-#[derive(Debug)]
 pub struct Workers<'a, T> {
     jobs: Sender<Job>,
     urgent: Sender<Job>,
     arrivals: Receiver<Arrival<T>>,
+    prepare: &'a dyn Prepare<T>,
     /// Held only to be dropped.
     _stop: Sender<()>,
     early: BTreeMap<u32, T>,
@@ -605,7 +302,7 @@ pub fn with_workers<T: Send, R>(
     in_hand: (u64, &[u8]),
     budget: u64,
     policy: &Policy,
-    prepare: Prepare<'_, T>,
+    prepare: &dyn Prepare<T>,
     writer: impl FnOnce(&mut Workers<'_, T>) -> Result<R>,
 ) -> Result<R> {
     let (jobs, job_queue) = unbounded::<Job>();
@@ -654,6 +351,7 @@ pub fn with_workers<T: Send, R>(
             jobs,
             urgent: urgent_sender,
             arrivals,
+            prepare,
             _stop: stop,
             early: BTreeMap::new(),
             spans,
@@ -696,7 +394,7 @@ struct Worker<'a, T> {
     stop: &'a Receiver<()>,
     policy: &'a Policy,
     crew: &'a Crew,
-    prepare: Prepare<'a, T>,
+    prepare: &'a dyn Prepare<T>,
 }
 
 impl<T> Worker<'_, T> {
@@ -705,7 +403,10 @@ impl<T> Worker<'_, T> {
             let job = select_biased! {
                 // Nothing is ever sent here. Jobs that still wait are not begun any more.
                 recv(self.stop) -> _ => return,
-                recv(self.urgent) -> job => job,
+                recv(self.urgent) -> job => {
+                    self.prepare.calm();
+                    job
+                }
                 recv(self.jobs) -> job => job,
             };
             let Ok(Job {
@@ -727,12 +428,13 @@ impl<T> Worker<'_, T> {
             let result = match ended {
                 Ok(Ended::Surplus) => {
                     // The others take it next; if they are gone, so is the writer.
+                    self.prepare.hurry();
                     drop(self.give_back.send(Job { id, range, bytes }));
                     return;
                 }
                 Ok(Ended::Complete) if bytes.len() as u64 == range.end - range.start => {
                     let number = usize::try_from(id).ok().filter(|_| id != URGENT);
-                    Ok((self.prepare)(number, &range, bytes))
+                    Ok(self.prepare.prepare(number, &range, bytes))
                 }
                 Ok(Ended::Complete) => Err(Error::Refused {
                     url: self.client.url(),
@@ -746,6 +448,15 @@ impl<T> Worker<'_, T> {
                 return;
             }
         }
+    }
+}
+
+impl<T> std::fmt::Debug for Workers<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workers")
+            .field("next", &self.next)
+            .field("outstanding", &self.outstanding)
+            .finish_non_exhaustive()
     }
 }
 
@@ -766,6 +477,7 @@ impl<T> Workers<'_, T> {
 
     /// A range outside of the plan, ahead of all spans that wait.
     pub fn take_urgent(&mut self, range: Range<u64>) -> Result<T> {
+        self.prepare.hurry();
         self.send(true, URGENT, range)?;
         self.wait_for(URGENT)
     }

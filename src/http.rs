@@ -24,8 +24,8 @@ use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ureq::{Agent, BodyReader};
@@ -38,6 +38,9 @@ const MAX_REDIRECTS: u32 = 10;
 
 /// Bytes of an unwanted body (of a redirect or an error) that are read to keep the connection.
 const MAX_DRAIN: u64 = 64 << 10;
+
+/// Bytes before the range asked for that are passed over, where a server rounds ranges down.
+const MAX_SKIP: u64 = 64 << 10;
 
 /// ureq's buffer for what comes in. Larger ones were measured to gain nothing for 1 MiB bodies.
 const INPUT_BUFFER: usize = 64 << 10;
@@ -129,6 +132,8 @@ pub struct Counters {
     connections: Arc<AtomicU64>,
     bytes: AtomicU64,
     retries: AtomicU64,
+    /// When a warning of a failure was last given.
+    warned: Mutex<Option<Instant>>,
 }
 
 impl Counters {
@@ -150,6 +155,16 @@ impl Counters {
     /// Requests that were repeated after a failure.
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Whether a warning is due: the last one was a second ago or more.
+    pub fn may_warn(&self) -> bool {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = warned.is_none_or(|last| last.elapsed() >= Duration::from_secs(1));
+        if due {
+            *warned = Some(Instant::now());
+        }
+        due
     }
 
     /// Counts bytes of the bundle that were read.
@@ -389,7 +404,7 @@ impl Client {
             StatusCode::PARTIAL_CONTENT => {
                 let (part, total) = content_range(headers)?;
                 self.object.agree(object(headers, total))?;
-                if !part.contains(&range.start) {
+                if !part.contains(&range.start) || range.start - part.start > MAX_SKIP {
                     return Err(Failure::transient(format!(
                         "the server answered bytes {}..{} instead",
                         part.start, part.end
@@ -405,13 +420,14 @@ impl Client {
             }
             StatusCode::OK => {
                 let size = content_length(headers);
-                self.object.agree(object(headers, size))?;
-                if size == Some(0) {
+                if size == Some(0) && self.object.size.is_none() {
                     return Err(Failure::permanent("the server has an empty file there"));
                 }
-                if range.start == 0 && size.is_some_and(|size| size <= range.end) {
+                if range.start == 0 && size.is_some_and(|size| (1..=range.end).contains(&size)) {
+                    self.object.agree(object(headers, size))?;
                     return Ok(self.body(response, size, range.end));
                 }
+                // Whose file that is does not matter: it may be the page of a captive portal.
                 Err(Failure::new(
                     Kind::RangeIgnored,
                     "the server ignores ranges and answers with the whole file (200)",
@@ -591,13 +607,7 @@ impl Body {
     ///
     /// A body that is longer than asked for costs its connection: the rest is not read.
     pub fn read_some(&mut self, bytes: &mut Vec<u8>, max: usize) -> Result<usize, Failure> {
-        if self.skip > 0 {
-            let skipped = io::copy(&mut (&mut self.reader).take(self.skip), &mut io::sink());
-            let skipped = skipped.map_err(|error| in_body(error, 0, self.announced))?;
-            self.count(skipped);
-            self.announced = self.announced.map(|size| size.saturating_sub(self.skip));
-            self.skip = 0;
-        }
+        self.skip_start()?;
         let left = usize::try_from(self.wanted).map_or(max, |wanted| wanted.min(max));
         let start = bytes.len();
         bytes.resize(start + left, 0);
@@ -621,14 +631,28 @@ impl Body {
         Ok(0)
     }
 
+    /// Passes over what stands before the range that was asked for.
+    fn skip_start(&mut self) -> Result<(), Failure> {
+        if self.skip > 0 {
+            let skipped = io::copy(&mut (&mut self.reader).take(self.skip), &mut io::sink());
+            let skipped = skipped.map_err(|error| in_body(error, 0, self.announced))?;
+            self.count(skipped);
+            self.announced = self.announced.map(|size| size.saturating_sub(self.skip));
+            self.skip = 0;
+        }
+        Ok(())
+    }
+
     /// Reads the next bytes of a body that is wanted whole. Zero at its end.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
+        self.skip_start()?;
         match self.reader.read(buffer) {
-            Ok(0) if self.announced.is_some_and(|size| self.received < size) => {
+            Ok(0) if self.announced.is_some_and(|size| self.got < size) => {
                 Err(short(self.received, self.announced))
             }
             Ok(n) => {
                 self.count(n as u64);
+                self.got += n as u64;
                 Ok(n)
             }
             Err(error) => Err(in_body(error, self.received, self.announced)),

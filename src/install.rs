@@ -23,7 +23,7 @@ use crate::report::{
     self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
 };
 use crate::seed::{self, Have, Seed};
-use crate::unpack::{Ahead, Span, Unpacker};
+use crate::unpack::{Ahead, Unpacker};
 use crate::write::{Outcome, Supply, Writer};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
@@ -135,25 +135,18 @@ impl Source<'_> {
             Self::Ranges(clients) => clients,
             Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
         };
-        // One core has nothing to gain.
-        let several = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        unpacker.ahead().begin();
         fetch::with_workers(
             clients,
             spans,
             in_hand,
             stored_budget(options),
             &options.access.policy,
-            &|number, range, bytes| match number.filter(|_| several) {
-                Some(number) => unpacker.unpack(number, range, bytes),
-                None => Span::new(bytes),
-            },
+            unpacker,
             |workers| {
-                let ahead = unpacker.ahead();
-                ahead.want(0);
-                ahead.urgent(false);
-                let result = writer(&mut Supply::Workers(workers, ahead));
+                let result = writer(&mut Supply::Workers(workers, unpacker.ahead()));
                 // Nothing is written any more.
-                ahead.urgent(true);
+                unpacker.ahead().hurry();
                 result
             },
         )
@@ -282,7 +275,12 @@ impl Run<'_> {
             .into_iter()
             .map(|opened| self.decide(opened, &mut seeds, &shape))
             .collect();
-        self.check_download(&decided)?;
+        self.check_download(&decided, !clients.is_empty())?;
+        for (decided, destination) in decided.iter().zip(destinations) {
+            if let Some(target) = targets.get(*destination) {
+                target.require(decided.plan.least_size)?;
+            }
+        }
         let entries = opening.header().entries.clone();
         for (entry, destination) in entries.iter().zip(destinations) {
             let next = match decided.pop_front() {
@@ -321,8 +319,6 @@ impl Run<'_> {
             data,
             ..
         } = &opened.payload;
-        let blocks = index.as_ref().map_or(0, |index| index.len() as u64);
-        self.reporter.payload(*number, self.payload_count, blocks);
         let start = Instant::now();
         self.reporter.phase(Phase::Seed);
         let have = index.as_ref().map_or_else(Have::default, |index| {
@@ -342,29 +338,42 @@ impl Run<'_> {
             plan.runs,
             plan.spans.len()
         );
-        self.counts.bytes_to_fetch += plan.bytes();
         Decided { opened, have, plan }
     }
 
-    /// Refuses to begin a download that is larger than the user allows.
-    fn check_download(&self, decided: &VecDeque<Decided>) -> Result<()> {
-        let Some(max) = self.options.access.policy.max_download else {
-            return Ok(());
-        };
-        let planned: u64 = decided.iter().map(|decided| decided.plan.bytes()).sum();
+    /// Adds up what is to be received in all, and refuses to begin if the user allows less.
+    fn check_download(&mut self, decided: &VecDeque<Decided>, has_workers: bool) -> Result<()> {
+        let last = decided.len().saturating_sub(1);
+        let planned: u64 = decided
+            .iter()
+            .enumerate()
+            .map(|(number, decided)| {
+                let closing = self.closing(&decided.opened.payload, number == last && has_workers);
+                let spans = with_closing(&decided.plan.spans, closing.as_ref());
+                missing(&spans, &decided.opened)
+            })
+            .sum();
         let needed = if decided.is_empty() {
             // In order, all of it.
             self.bundle.size.unwrap_or(0)
         } else {
             self.counters.bytes() + planned
         };
-        if needed > max && matches!(self.options.bundle, Location::Url(_)) {
-            return Err(Error::DownloadLimit {
-                url: self.options.bundle.shown(),
-                cause: format!("{needed} bytes are needed, --max-download allows {max}"),
-            });
+        self.counts.bytes_to_fetch = needed;
+        match self.options.access.policy.max_download {
+            Some(max) if needed > max && matches!(self.options.bundle, Location::Url(_)) => {
+                Err(Error::DownloadLimit {
+                    url: self.options.bundle.shown(),
+                    cause: format!("{needed} bytes are needed, --max-download allows {max}"),
+                })
+            }
+            _ => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Where the end of a payload is to be fetched from, if it is to be fetched.
+    fn closing(&self, payload: &Payload, wanted: bool) -> Option<Range<u64>> {
+        wanted.then(|| open::closing_range(payload.data.end, self.bundle.size))
     }
 
     /// Reads the next payload header and refuses what can be refused by it.
@@ -379,7 +388,6 @@ impl Run<'_> {
         };
         let payload = &opened.payload;
         self.counts.bytes_index += payload.header_size;
-        self.counts.bytes_to_fetch += payload.header_size;
         let least = match &payload.index {
             Some(index) => {
                 self.counts.total += index.len() as u64;
@@ -418,11 +426,10 @@ impl Run<'_> {
         } = decided;
         let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
         self.reporter
-            .payload(payload.number, self.payload_count, blocks);
+            .payload(payload.number, self.payload_count, blocks, &self.counts);
         let start = Instant::now();
         self.reporter.phase(Phase::Install);
-        let closing = open::closing_range(payload.data.end, self.bundle.size);
-        let closing = Some(closing).filter(|_| job.is_last && source.has_workers());
+        let closing = self.closing(&payload, job.is_last && source.has_workers());
         let ahead = Ahead::new(self.options.memory / UNPACKED_SHARE);
         let mut writer = Writer::new(
             &payload,
@@ -449,7 +456,7 @@ impl Run<'_> {
                 (Ok(Outcome::Replan { without, from }), Some(index)) => {
                     have.forget(without);
                     plan = plan::plan(index, &have, from, job.shape);
-                    writer.planned(plan.bytes());
+                    writer.planned(self.counters.bytes() + plan.bytes());
                 }
                 (Ok(Outcome::Replan { .. }), None) => {
                     break Err(Error::Internal("a payload without index has no seeds"))
@@ -465,6 +472,7 @@ impl Run<'_> {
         self.reporter.phase(Phase::Sync);
         let synced = target.sync();
         self.seconds.sync += start.elapsed().as_secs_f64();
+        synced?;
         self.payloads.push(PayloadReport {
             slot: match &entry.delivery {
                 Delivery::Slot(name) => name.clone(),
@@ -474,7 +482,7 @@ impl Run<'_> {
             size: target.position(),
             digest: entry.digest.to_string(),
         });
-        synced
+        Ok(())
     }
 
     fn shape(&self, has_workers: bool) -> Shape {
@@ -509,6 +517,15 @@ impl Run<'_> {
             target_touched: self.touched,
         }
     }
+}
+
+/// Bytes of spans that did not come along with the payload's header.
+fn missing(spans: &[Range<u64>], opened: &Opened) -> u64 {
+    let in_hand = opened.payload.data.start + opened.in_hand.len() as u64;
+    spans
+        .iter()
+        .map(|span| span.end.saturating_sub(span.start.max(in_hand)))
+        .sum()
 }
 
 /// The part of the memory budget for stored bytes.

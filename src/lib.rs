@@ -14,12 +14,13 @@
 //! | [`open`] | a URL, file or stream | a trusted header and the index of each payload |
 //! | [`seed`] | local devices and files | a claim which blocks they hold ([`scan`], [`chunker`]) |
 //! | [`plan`] | blocks wanted and blocks had | ordered steps and the ranges to ask for; a pure function |
-//! | [`fetch`] | ranges | bytes, on worker threads, with retry |
+//! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
+//! | [`unpack`] | bytes | verified blocks, on the same threads, when the writer is behind |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them. Things: [`remote`] and [`http`] (where bytes come from), [`connect`],
-//! [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
+//! [`install`] runs them, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
+//! (where bytes come from), [`connect`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
 //! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
 //!
 //! # Threads
@@ -30,12 +31,14 @@
 //!   │ hand out spans while      │─────────▶│ receive a job        │
 //!   │ their bytes fit the budget│          │ get range, retry,    │
 //!   │ take span k, in order     │          │ ask for missing tail │
-//!   │ verify, decompress, write │◀─────────│ send bytes or error  │
+//!   │ decompress, verify what   │          │ decompress, verify   │
+//!   │ is not, hash, write       │◀─────────│ if the writer is busy│
 //!   └───────────────────────────┘ arrivals └──────────────────────┘
 //! ```
 //!
 //! The writer owns submission, so memory is bounded and nothing can deadlock; shutdown is
-//! disconnection. There is no async runtime and no other thread but those that scan seeds.
+//! disconnection. There is no async runtime and no other thread but those that scan seeds, and in
+//! the program the one that waits for signals.
 //!
 //! # Trust
 //!
@@ -59,12 +62,14 @@ pub mod hash;
 pub mod http;
 pub mod install;
 pub mod open;
+pub mod ordered;
 #[cfg(feature = "pack")]
 pub mod pack;
 pub mod plan;
 pub mod proxy;
 pub mod remote;
 pub mod report;
+pub mod retry;
 pub mod rugix;
 pub mod scan;
 pub mod seed;

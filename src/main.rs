@@ -8,10 +8,13 @@ use std::time::Duration;
 use reflash::args::{self, Command, Install};
 use reflash::error::Error;
 use reflash::http::Counters;
-use reflash::report::{self, Reporter};
+use reflash::report::{self, Report, Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
+
+/// Pause between two looks at the progress.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Time for the last words after a signal.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -31,7 +34,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, false),
+        Err(error) => fail(&error, None, false),
     }
 }
 
@@ -39,17 +42,39 @@ fn run_install(install: &Install) -> ExitCode {
     let counters = Arc::new(Counters::default());
     let reporter = Arc::new(Reporter::new(install.progress, counters.clone()));
     reporter.install_logger(install.level);
+    if let Some(Err(error)) = install.report.as_deref().map(Report::check) {
+        return fail(&error, None, false);
+    }
     end_on_signals(&reporter, install.report.clone());
+    tick(&reporter);
     let (report, result) = reflash::install::install(&install.options, &reporter, &counters);
     reporter.finish(&report);
     let written = match &install.report {
         Some(path) => report.write(path),
         None => Ok(()),
     };
-    match result.and(written) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, report.target_touched && report.exit != 0),
+    match result {
+        Ok(()) => {
+            // The target is what counts: a script must not take it for a failure.
+            if let Err(error) = written {
+                report::print_err(&format!("warning: {error}"));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let bundle = install.options.bundle.shown();
+            fail(&error, Some(&bundle), report.target_touched)
+        }
     }
+}
+
+/// Lets the reporter speak while the run waits for something.
+fn tick(reporter: &Arc<Reporter>) {
+    let reporter = reporter.clone();
+    std::thread::spawn(move || loop {
+        std::thread::sleep(TICK);
+        reporter.tick();
+    });
 }
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP, with the last words of a run that failed.
@@ -74,7 +99,10 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
             std::process::exit(exit.into());
         });
         let name = signal_name(signal).unwrap_or("a signal");
-        let last = reporter.interrupted(exit, name);
+        // If the target is complete, the last words are those of a run that went well.
+        let Some(last) = reporter.interrupted(exit, name) else {
+            return;
+        };
         reporter.finish(&last);
         if let Some(Err(error)) = report.map(|path| last.write(&path)) {
             report::print_err(&format!("reflash: {error}"));
@@ -92,7 +120,7 @@ fn run_pack(options: &reflash::pack::Options) -> Result<(), Error> {
     Ok(())
 }
 
-fn fail(error: &Error, target_incomplete: bool) -> ExitCode {
-    report::print_error(error, target_incomplete);
+fn fail(error: &Error, bundle: Option<&str>, target_incomplete: bool) -> ExitCode {
+    report::print_error(error, bundle, target_incomplete);
     ExitCode::from(error.class().exit_code())
 }

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use crate::bundle::{Header, Payload};
-use crate::error::{Error, Result, Subject};
+use crate::error::{Error, Result, Subject, HTML};
 use crate::hash::Digest;
 use crate::remote::Cursor;
 use crate::rugix::{
@@ -20,6 +20,9 @@ use crate::rugix::{
     MAX_SIGNATURES_SIZE, MAX_SKIPPED_SIZE,
 };
 use crate::stlv::{self, Head, Kind, Scan, Tag};
+
+/// Largest payload as stored: a length field that no digest covers may promise no more.
+const MAX_PAYLOAD_SIZE: u64 = 1 << 40;
 
 /// Bytes behind a payload's data in which its end must stand: its end head, and whatever optional
 /// atoms a newer bundler may put before it.
@@ -60,9 +63,9 @@ pub fn open(mut cursor: Cursor, trust: &Trust) -> Result<Opening> {
         Ok(head) if head.tag == tag::BUNDLE && head.kind == Kind::Start => cursor.advance(head.len),
         // Whatever else is wrong with those bytes does not matter then.
         Ok(_) | Err(Error::Malformed { .. }) => {
-            return Err(Error::Malformed {
-                offset: 0,
-                reason: "this is no Rugix bundle",
+            return Err(Error::NotABundle {
+                location: cursor.location().shown(),
+                looks_like: looks_like(cursor.in_hand()),
             })
         }
         Err(error) => return Err(error),
@@ -144,6 +147,36 @@ impl Opening {
     }
 }
 
+/// What a file that is no bundle probably is, by its first bytes.
+fn looks_like(bytes: &[u8]) -> &'static str {
+    let text = bytes.trim_ascii_start().to_ascii_lowercase();
+    let signs: [(&[u8], &str); 10] = [
+        (b"<!doctype html", HTML),
+        (b"<html", HTML),
+        (b"<?xml", "an XML document, such as a store's error message"),
+        (b"{", "a JSON document"),
+        (
+            b"\xfd7zxz\0",
+            "an xz file: unpacked it may be an image, not a bundle",
+        ),
+        (b"\x1f\x8b", "a gzip file"),
+        (b"\x28\xb5\x2f\xfd", "a zstd file"),
+        (b"hsqs", "a squashfs image, or a RAUC bundle"),
+        (
+            b"\x1a\xe5\x0c\x8e",
+            "a block index, which goes behind --seed PATH=",
+        ),
+        (b"pk\x03\x04", "a zip file"),
+    ];
+    match signs.iter().find(|(sign, _)| text.starts_with(sign)) {
+        Some((_, name)) => name,
+        None if bytes.is_empty() => "an empty file",
+        None if bytes.iter().all(|byte| *byte == 0) => "zeros: an image, or a hole",
+        None if bytes.len() < 5 => "the very beginning of a file",
+        None => "something else, perhaps an image",
+    }
+}
+
 /// Finds the payload data, and moves to their first byte.
 fn data_range(cursor: &mut Cursor) -> Result<Range<u64>> {
     loop {
@@ -155,6 +188,10 @@ fn data_range(cursor: &mut Cursor) -> Result<Range<u64>> {
         cursor.advance(head.len);
         let start = cursor.at();
         return match start.checked_add(len) {
+            _ if len > MAX_PAYLOAD_SIZE => Err(Error::Malformed {
+                offset: start,
+                reason: "the payload data are larger than allowed",
+            }),
             Some(end) if cursor.size().is_none_or(|size| end <= size) => Ok(start..end),
             _ => Err(Error::Malformed {
                 offset: start,
@@ -239,8 +276,14 @@ fn skip(cursor: &mut Cursor, head: &Head) -> Result<()> {
         MAX_SKIPPED_SIZE
     };
     let len = want_whole(cursor, limit)?;
-    cursor.advance(len);
-    Ok(())
+    if cursor.pass_over(len) {
+        Ok(())
+    } else {
+        Err(Error::Malformed {
+            offset: cursor.at(),
+            reason: "there are more unknown atoms than are passed over",
+        })
+    }
 }
 
 fn take_whole(cursor: &mut Cursor, limit: usize) -> Result<Vec<u8>> {

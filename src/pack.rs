@@ -395,7 +395,7 @@ fn scan(options: &Options, image: &Image) -> Result<Vec<Found<Digest>>> {
         chunker: options.chunker,
         progress: &|_| {},
     }
-    .run(&|plain| options.hash.digest(plain));
+    .run(&|plain| Some(options.hash.digest(plain)));
     if let Some(source) = error {
         return Err(image.fail(source));
     }

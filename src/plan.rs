@@ -19,7 +19,7 @@
 
 use std::ops::Range;
 
-use crate::bundle::{Block, Index};
+use crate::bundle::{Block, Index, Size};
 use crate::seed::{Have, Place};
 
 /// Gaps up to here cost no more than the request they save.
@@ -30,6 +30,9 @@ pub const MAX_GAP: u64 = 64 << 10;
 
 /// All gaps above [`FREE_GAP`] together are at most the missing bytes divided by this.
 pub const GAP_SHARE: u64 = 100;
+
+/// Most spans for data without an index.
+const MAX_WHOLE_SPANS: u64 = 1 << 16;
 
 /// How to build spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,12 +75,18 @@ pub struct Plan {
     pub runs: u64,
     /// Bytes read through in gaps.
     pub gaps: u64,
+    /// Least plain size of all blocks of the plan: exact where sizes are known, also from seeds.
+    pub least_size: u64,
 }
 
 impl Plan {
     /// Fetches data that have no index, whole. There are no blocks, and no steps.
     pub fn whole(data: &Range<u64>, shape: &Shape) -> Self {
-        let max_span = shape.max_span.max(1);
+        // The length is not covered by a digest: it must not choose the number of spans.
+        let max_span = shape
+            .max_span
+            .max((data.end - data.start) / MAX_WHOLE_SPANS)
+            .max(1);
         let starts = std::iter::successors(Some(data.start), |at| at.checked_add(max_span));
         Self {
             spans: starts
@@ -110,6 +119,7 @@ pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
         }
         plan.steps.push(step);
     }
+    plan.least_size = least_size(index, from, &plan.steps);
     plan.fetched = wanted.len() as u64;
     plan.missing = wanted.iter().map(|range| range.end - range.start).sum();
     plan.runs = runs(&wanted).count() as u64;
@@ -132,6 +142,23 @@ pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
         *number = u32::try_from(span).unwrap_or(u32::MAX);
     }
     plan
+}
+
+fn least_size(index: &Index, from: u32, steps: &[Step]) -> u64 {
+    let known = |number: u32, step: &Step| match step {
+        Step::Seed(place) => u64::from(place.size),
+        Step::Copy(_) | Step::Fetch(_) => match index.block(number).map(|block| block.size) {
+            Some(Size::Exact(size)) => u64::from(size),
+            _ => 1,
+        },
+    };
+    let at = |number: u32| steps.get(number.checked_sub(from)? as usize);
+    let size = |(number, step): (u32, &Step)| match step {
+        // As large as the block that it repeats.
+        Step::Copy(first) => known(number, at(*first).unwrap_or(step)),
+        _ => known(number, step),
+    };
+    (from..).zip(steps).map(size).sum()
 }
 
 fn step(block: &Block, have: &Have) -> Step {

@@ -14,13 +14,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::fetch::{self, Ordered, Policy};
+use crate::fetch;
 use crate::http::{self, Client, Counters};
+use crate::ordered::Ordered;
+use crate::retry::Policy;
 
 /// Bytes that the first request, and one at a later payload, asks for at least. They fit the first
 /// flight of a new TCP connection (ten segments, response head included), and hold the header, the
 /// usual signatures and the index of a small payload.
 const FIRST_READ: u64 = 13 << 10;
+
+/// Bytes of unknown optional atoms that are passed over in one bundle: some signatures, and room
+/// for what a newer bundler may add.
+const MAX_PASSED_OVER: usize = 4 << 20;
 
 /// Bytes read at once from a stream or file.
 const READ_SIZE: usize = 64 << 10;
@@ -112,6 +118,8 @@ pub struct Cursor {
     at: u64,
     /// Size of the bundle, where it is known.
     size: Option<u64>,
+    /// Bytes of unknown atoms that were passed over.
+    skipped: usize,
 }
 
 impl std::fmt::Debug for Cursor {
@@ -135,6 +143,7 @@ impl Cursor {
             buffer: Vec::new(),
             at: 0,
             size: None,
+            skipped: 0,
         };
         match location {
             Location::Stdin => cursor.remote = Remote::Stream(Box::new(io::stdin())),
@@ -231,7 +240,7 @@ impl Cursor {
         let at = self.at;
         match &mut self.remote {
             Remote::Ranges(client) => {
-                let end = at + (want + want / 8 + 1024).max(FIRST_READ);
+                let end = at.saturating_add((want + want / 8 + 1024).max(FIRST_READ));
                 fetch::complete(client, &(at..end), &mut self.buffer, &self.policy)
             }
             Remote::File(file) => {
@@ -275,6 +284,14 @@ impl Cursor {
         let len = len.min(self.buffer.len());
         self.buffer.drain(..len);
         self.at += len as u64;
+    }
+
+    /// Moves the read position forward over an unknown atom of `len` bytes. False if there were too
+    /// many of them.
+    pub fn pass_over(&mut self, len: usize) -> bool {
+        self.skipped = self.skipped.saturating_add(len);
+        self.advance(len);
+        self.skipped <= MAX_PASSED_OVER
     }
 
     /// Moves the read position to `offset`; forward only, unless it jumps.

@@ -216,6 +216,18 @@ pub struct SecondsReport {
 }
 
 impl Report {
+    /// Whether a report can be written to a file: found out before anything else is done.
+    pub fn check(path: &Path) -> Result<()> {
+        let open = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path);
+        open.map(drop).map_err(|source| Error::Output {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
     /// Writes the report to a file as one JSON object.
     pub fn write(&self, path: &Path) -> Result<()> {
         let fail = |source| Error::Output {
@@ -369,11 +381,15 @@ impl Reporter {
         self.inner().sealed = true;
     }
 
-    /// The report of a run that a signal ends, as far as it came.
-    pub fn interrupted(&self, exit: u8, signal: &str) -> Report {
+    /// The report of a run that a signal ends, as far as it came; `None` if all is done but for
+    /// telling so.
+    pub fn interrupted(&self, exit: u8, signal: &str) -> Option<Report> {
         let inner = self.inner();
+        if inner.sealed {
+            return None;
+        }
         let counts = inner.counts;
-        Report {
+        Some(Report {
             schema: SCHEMA,
             result: "failed",
             exit,
@@ -388,9 +404,8 @@ impl Reporter {
                 ..SecondsReport::default()
             },
             peak_memory: peak_memory(),
-            target_touched: !inner.sealed
-                && inner.touched.iter().any(|t| t.load(Ordering::Relaxed)),
-        }
+            target_touched: inner.touched.iter().any(|t| t.load(Ordering::Relaxed)),
+        })
     }
 
     /// The run begins.
@@ -416,8 +431,9 @@ impl Reporter {
     }
 
     /// Payload `number` of `payloads` begins; it has so many blocks.
-    pub fn payload(&self, number: usize, payloads: usize, blocks: u64) {
+    pub fn payload(&self, number: usize, payloads: usize, blocks: u64, counts: &Counts) {
         let mut inner = self.inner();
+        inner.counts = *counts;
         inner.blocks = blocks;
         inner.payload = number;
         inner.payloads = payloads.max(1);
@@ -436,13 +452,16 @@ impl Reporter {
     pub fn install_progress(&self, counts: &Counts) {
         let mut inner = self.inner();
         inner.counts = *counts;
-        let part = if inner.blocks > 0 {
-            fraction(counts.done() - inner.blocks_before, inner.blocks)
-        } else {
-            fraction(self.counters.bytes(), counts.bytes_to_fetch)
-        };
-        inner.share = 0.1 + 0.9 * part;
         self.show(&mut inner, false);
+    }
+
+    /// Time has passed: says what was received meanwhile, so that a slow link looks different from
+    /// a dead one.
+    pub fn tick(&self) {
+        let mut inner = self.inner();
+        if inner.phase == Phase::Install {
+            self.show(&mut inner, false);
+        }
     }
 
     /// The run is over: the last progress line, the report, and a summary for people.
@@ -485,6 +504,15 @@ impl Reporter {
             return;
         }
         inner.shown = Some(Instant::now());
+        if inner.phase == Phase::Install {
+            // Half for what is received, half for what is made of it.
+            let fetched = fraction(self.counters.bytes(), inner.counts.bytes_to_fetch);
+            let made = match inner.blocks {
+                0 => fetched,
+                blocks => fraction(inner.counts.done() - inner.blocks_before, blocks),
+            };
+            inner.share = 0.1 + 0.9 * (fetched + made) / 2.0;
+        }
         let payloads = inner.payloads as f64;
         let percent = 100.0 * (inner.payload as f64 + inner.share) / payloads;
         // 100 is for success alone, which is known only at the very end.
@@ -507,10 +535,11 @@ impl Reporter {
         let mut line = format!("{:3.0} % {}", inner.percent, inner.phase.name());
         if inner.phase == Phase::Install {
             line += &format!(
-                ": {} of {} blocks, {} fetched, {}/s",
+                ": {} of {} blocks, {} of {} fetched, {}/s",
                 inner.counts.done(),
                 inner.counts.total,
                 size(fetched),
+                size(inner.counts.bytes_to_fetch.max(fetched)),
                 size(self.rate(inner))
             );
         }
@@ -592,8 +621,13 @@ pub fn print_target_state(touched: bool) {
 }
 
 /// The last words of a run that failed.
-pub fn print_error(error: &Error, target_touched: bool) {
+///
+/// `bundle` is named where the error is one of its bytes, and does not do so itself.
+pub fn print_error(error: &Error, bundle: Option<&str>, target_touched: bool) {
     print_err(&format!("reflash: {error}"));
+    if let Some(bundle) = bundle.filter(|_| error.is_of_bytes()) {
+        print_err(&format!("the bundle is {bundle}"));
+    }
     if target_touched {
         print_target_state(true);
     }

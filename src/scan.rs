@@ -7,11 +7,13 @@
 //! up to the meeting point are cut again. The result is that of a sequential scan, whatever the
 //! split.
 //!
-//! Memory: one window of a few blocks a thread, and what the caller keeps of each block.
+//! Memory: one window of a few blocks a thread, the borders of segments that wait to be joined, and
+//! the blocks that the caller keeps.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use crate::chunker::{Chunker, Cutter};
 
@@ -61,14 +63,11 @@ impl std::fmt::Debug for Scan<'_> {
 }
 
 impl Scan<'_> {
-    /// All blocks of the image in order, with what `keep` makes of the bytes of each.
+    /// The blocks of the image in order for which `keep` makes something of their bytes.
     ///
     /// Where the image cannot be read, the blocks that could be read are returned together with
     /// the first error.
-    pub fn run<T: Copy + Send>(
-        &self,
-        keep: &(dyn Fn(&[u8]) -> T + Sync),
-    ) -> (Vec<Found<T>>, Option<io::Error>) {
+    pub fn run<T: Copy + Send>(&self, keep: Keep<'_, T>) -> (Vec<Found<T>>, Option<io::Error>) {
         let window = READ_SIZE.max(self.chunker.max_size() as usize * 2);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = cores.min(MAX_WINDOWS / window).max(1);
@@ -79,11 +78,11 @@ impl Scan<'_> {
         &self,
         segment_size: u64,
         threads: usize,
-        keep: &(dyn Fn(&[u8]) -> T + Sync),
+        keep: Keep<'_, T>,
     ) -> (Vec<Found<T>>, Option<io::Error>) {
         let count = usize::try_from(self.size.div_ceil(segment_size)).unwrap_or(usize::MAX);
         let next = AtomicUsize::new(0);
-        let finished = Mutex::new(Vec::with_capacity(count));
+        let joined = Mutex::new(Joined::new(self, keep));
         let work = || {
             let mut window = Window::new(self);
             loop {
@@ -97,8 +96,8 @@ impl Scan<'_> {
                 (self.progress)(end - start);
                 // A poisoned lock only means that another thread's `keep` panicked; the scope
                 // passes that panic on.
-                if let Ok(mut finished) = finished.lock() {
-                    finished.push((number, segment));
+                if let Ok(mut joined) = joined.lock() {
+                    joined.add(number, segment);
                 }
             }
         };
@@ -109,51 +108,90 @@ impl Scan<'_> {
             }
             work();
         });
-        let mut segments = finished.into_inner().unwrap_or_default();
-        segments.sort_unstable_by_key(|(number, _)| *number);
-        self.join(segments.into_iter().map(|(_, segment)| segment), keep)
+        let joined = joined.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (joined.found, joined.error)
+    }
+}
+
+/// What a caller makes of the bytes of a block, if it wants to keep anything.
+pub type Keep<'a, T> = &'a (dyn Fn(&[u8]) -> Option<T> + Sync);
+
+/// The segments that are finished, joined as far as all before them are: only then do borders no
+/// longer matter, and blocks that nobody keeps are forgotten.
+struct Joined<'a, T> {
+    window: Window<'a>,
+    keep: Keep<'a, T>,
+    /// Finished, but not all before them.
+    waiting: BTreeMap<usize, Segment<T>>,
+    /// Number of the next segment to join.
+    next: usize,
+    /// Border up to which all is joined.
+    at: u64,
+    found: Vec<Found<T>>,
+    error: Option<io::Error>,
+}
+
+impl<'a, T: Copy> Joined<'a, T> {
+    fn new(scan: &Scan<'a>, keep: Keep<'a, T>) -> Self {
+        Self {
+            window: Window::new(scan),
+            keep,
+            waiting: BTreeMap::new(),
+            next: 0,
+            at: 0,
+            found: Vec::new(),
+            error: None,
+        }
     }
 
-    fn join<T: Copy>(
-        &self,
-        segments: impl Iterator<Item = Segment<T>>,
-        keep: &(dyn Fn(&[u8]) -> T + Sync),
-    ) -> (Vec<Found<T>>, Option<io::Error>) {
-        let mut window = Window::new(self);
-        let mut joined: Vec<Found<T>> = Vec::new();
-        let mut error = None;
-        let mut at = 0;
-        for segment in segments {
-            let end = segment.blocks.last().map_or(at, end_of);
-            while at < end {
-                match segment
-                    .blocks
-                    .binary_search_by_key(&at, |block| block.offset)
-                {
-                    Ok(met) => {
-                        joined.extend(segment.blocks.get(met..).unwrap_or_default());
-                        at = end;
-                    }
-                    Err(_) => match window.block(at, keep) {
-                        Ok(block) => {
-                            joined.push(block);
-                            at = end_of(&block);
-                        }
-                        Err(cause) => {
-                            // Unreadable here: the segment's own blocks are still good data.
-                            error.get_or_insert(cause);
-                            joined.extend(segment.blocks.iter().filter(|b| b.offset > at));
-                            at = end;
-                        }
-                    },
+    fn add(&mut self, number: usize, segment: Segment<T>) {
+        self.waiting.insert(number, segment);
+        while let Some(segment) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            self.join(segment);
+        }
+    }
+
+    fn join(&mut self, segment: Segment<T>) {
+        let end = segment.blocks.last().map_or(self.at, end_of);
+        while self.at < end {
+            let met = segment
+                .blocks
+                .binary_search_by_key(&self.at, |block| block.offset);
+            if let Ok(met) = met {
+                self.take(segment.blocks.get(met..).unwrap_or_default());
+                self.at = end;
+                break;
+            }
+            match self.window.block(self.at, self.keep) {
+                Ok(block) => {
+                    self.take(&[block]);
+                    self.at = end_of(&block);
+                }
+                Err(cause) => {
+                    // Unreadable here: the segment's own blocks are still good data.
+                    self.error.get_or_insert(cause);
+                    let behind = segment.blocks.partition_point(|b| b.offset <= self.at);
+                    self.take(segment.blocks.get(behind..).unwrap_or_default());
+                    self.at = end;
                 }
             }
-            if let Some(cause) = segment.error {
-                error.get_or_insert(cause);
-                at = segment.end;
-            }
         }
-        (joined, error)
+        if let Some(cause) = segment.error {
+            self.error.get_or_insert(cause);
+            self.at = segment.end;
+        }
+    }
+
+    fn take(&mut self, blocks: &[Found<Option<T>>]) {
+        let kept = blocks.iter().filter_map(|block| {
+            Some(Found {
+                offset: block.offset,
+                size: block.size,
+                kept: block.kept?,
+            })
+        });
+        self.found.extend(kept);
     }
 }
 
@@ -162,7 +200,7 @@ fn end_of<T>(block: &Found<T>) -> u64 {
 }
 
 struct Segment<T> {
-    blocks: Vec<Found<T>>,
+    blocks: Vec<Found<Option<T>>>,
     end: u64,
     error: Option<io::Error>,
 }
@@ -187,12 +225,7 @@ impl<'a> Window<'a> {
     }
 
     /// The blocks of a segment, cut as if its start were a border; the last one may pass its end.
-    fn blocks<T>(
-        &mut self,
-        start: u64,
-        end: u64,
-        keep: &(dyn Fn(&[u8]) -> T + Sync),
-    ) -> Segment<T> {
+    fn blocks<T>(&mut self, start: u64, end: u64, keep: Keep<'_, T>) -> Segment<T> {
         let mut blocks = Vec::new();
         let mut at = start;
         let mut error = None;
@@ -212,7 +245,7 @@ impl<'a> Window<'a> {
     }
 
     /// The block that starts at `at`, which lies inside the image.
-    fn block<T>(&mut self, at: u64, keep: &(dyn Fn(&[u8]) -> T + Sync)) -> io::Result<Found<T>> {
+    fn block<T>(&mut self, at: u64, keep: Keep<'_, T>) -> io::Result<Found<Option<T>>> {
         let need = (self.scan.size - at).min(self.cutter.max() as u64);
         let cutter = self.cutter;
         let ahead = self.ahead(at, need)?;
@@ -283,7 +316,7 @@ mod tests {
         chunker: &str,
         segment: u64,
         threads: usize,
-        keep: &(dyn Fn(&[u8]) -> T + Sync),
+        keep: Keep<'_, T>,
     ) -> Vec<Found<T>> {
         let (found, error) = Scan {
             read_at: &|buffer, at| {
@@ -303,9 +336,8 @@ mod tests {
     #[test]
     fn any_split_gives_the_sequential_result() {
         let sum = |block: &[u8]| {
-            block
-                .iter()
-                .fold(1u32, |s, b| s.wrapping_mul(31) ^ u32::from(*b))
+            let sum = |s: u32, b: &u8| s.wrapping_mul(31) ^ u32::from(*b);
+            Some(block.iter().fold(1, sum))
         };
         for seed in 0..6 {
             let bytes = image(300_000 + seed * 777, seed as u64 + 1);
@@ -344,7 +376,7 @@ mod tests {
                 chunker: Chunker::parse("casync-1").expect("a chunker"),
                 progress: &|_| {},
             }
-            .run_split(40_000, 2, &|block| block.len())
+            .run_split(40_000, 2, &|block| Some(block.len()))
         };
         let (all, none) = scan(0..0);
         assert!(none.is_none());

@@ -125,7 +125,7 @@ impl Seed {
     /// dropped now.
     pub fn failed(&mut self) -> bool {
         self.failures += 1;
-        self.failures == MAX_FAILURES
+        self.failures >= MAX_FAILURES
     }
 
     /// Blocks that were not there, or could not be read.
@@ -173,6 +173,12 @@ pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
             None => add_scanned(&mut have, number, seed, index, &progress),
         }
         let found = have.places.iter().flatten().count() - known;
+        if found == 0 && known < index.len() {
+            log::warn!(
+                "seed {} has no block of the bundle that is not had already",
+                seed.path().display()
+            );
+        }
         log::info!(
             "seed {} has blocks={found} of={}",
             seed.path().display(),
@@ -272,15 +278,13 @@ fn add_scanned(
         );
     }
     for block in found {
-        if let Some(first) = block.kept {
-            have.add(
-                first,
-                Place {
-                    seed: number,
-                    offset: block.offset,
-                    size: block.size,
-                },
-            );
-        }
+        have.add(
+            block.kept,
+            Place {
+                seed: number,
+                offset: block.offset,
+                size: block.size,
+            },
+        );
     }
 }

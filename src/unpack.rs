@@ -11,17 +11,22 @@
 //! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the
 //! size that its xz stream states; a block that turns out larger is refused by that bound. When the
 //! budget is used up, a worker waits for the writer to write some, and so do the spans behind it.
-//! It does not wait once the writer wants its very span, or needs any worker at all for something
-//! urgent, or both would wait for ever.
+//! It does not wait once the writer wants its very span, nor while an urgent job waits for any
+//! worker at all, or all would wait for ever.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::bundle::{Compression, Index};
+use crate::fetch::Prepare;
 use crate::hash::VerifiedBuf;
 use crate::plan::{Plan, Step};
 use crate::xz::{self, Decoder};
+
+/// Longest wait for the writer to write something. After that the bytes go on as they are.
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// The bytes of a span, and what was made of them ahead.
 #[derive(Debug)]
@@ -72,14 +77,15 @@ struct State {
     left: u64,
     /// The span that the writer works on or waits for.
     wanted: usize,
-    /// The writer waits for something else: no worker is to wait for it.
-    urgent: bool,
+    /// Jobs that wait for a worker, whoever it is, and the end of the run: no worker is to wait
+    /// for the writer meanwhile.
+    urgent: usize,
 }
 
 impl State {
     /// Whether `span` is still ahead of the writer.
     fn is_ahead(&self, span: usize) -> bool {
-        self.wanted < span && !self.urgent
+        self.wanted < span && self.urgent == 0
     }
 }
 
@@ -90,7 +96,7 @@ impl Ahead {
             state: Mutex::new(State {
                 left: bytes,
                 wanted: 0,
-                urgent: false,
+                urgent: 0,
             }),
             changed: Condvar::new(),
         }
@@ -102,20 +108,33 @@ impl Ahead {
         self.changed.notify_all();
     }
 
-    /// Whether the writer waits for something that is no span, or for nothing any more: then
-    /// nobody is to wait for it.
-    pub fn urgent(&self, urgent: bool) {
-        self.state().urgent = urgent;
+    /// One more urgent job waits for a worker, or the writer has come to its end.
+    pub fn hurry(&self) {
+        self.state().urgent += 1;
         self.changed.notify_all();
+    }
+
+    /// A worker has taken an urgent job.
+    pub fn calm(&self) {
+        let mut state = self.state();
+        state.urgent = state.urgent.saturating_sub(1);
+    }
+
+    /// The writer begins with a new plan.
+    pub fn begin(&self) {
+        let mut state = self.state();
+        (state.wanted, state.urgent) = (0, 0);
     }
 
     /// Takes a share for a block of `span`, waiting for one to become free. `None` as soon as the
     /// writer is not to be waited for.
     fn take(&self, bytes: u64, span: usize) -> Option<Share<'_>> {
         let waits = |state: &mut State| state.left < bytes && state.is_ahead(span);
-        let state = self.changed.wait_while(self.state(), waits);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        if !state.is_ahead(span) {
+        let waited = self
+            .changed
+            .wait_timeout_while(self.state(), MAX_WAIT, waits);
+        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() || !state.is_ahead(span) {
             return None;
         }
         state.left -= bytes;
@@ -149,6 +168,8 @@ pub struct Unpacker<'p, 'b> {
     ahead: &'b Ahead,
     /// Decoders that no thread is using.
     decoders: Mutex<Vec<Decoder>>,
+    /// One core has nothing to gain.
+    several_cores: bool,
 }
 
 impl<'p, 'b> Unpacker<'p, 'b> {
@@ -159,6 +180,7 @@ impl<'p, 'b> Unpacker<'p, 'b> {
             plan,
             ahead,
             decoders: Mutex::new(Vec::new()),
+            several_cores: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
         }
     }
 
@@ -225,6 +247,23 @@ impl<'p, 'b> Unpacker<'p, 'b> {
     }
 }
 
+impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
+    fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Span<'b> {
+        match number.filter(|_| self.several_cores) {
+            Some(number) => self.unpack(number, range, bytes),
+            None => Span::new(bytes),
+        }
+    }
+
+    fn hurry(&self) {
+        self.ahead.hurry();
+    }
+
+    fn calm(&self) {
+        self.ahead.calm();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,7 +290,7 @@ mod tests {
             let last = scope.spawn(|| ahead.take(1, 9).is_none());
             ahead.want(3);
             assert!(next.join().expect("no panic"));
-            ahead.urgent(true);
+            ahead.hurry();
             assert!(last.join().expect("no panic"));
         });
         drop(all);

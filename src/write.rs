@@ -54,12 +54,7 @@ impl<'s> Supply<'_, '_, 's> {
     /// read ends before the block that is being made.
     fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
         match self {
-            Self::Workers(workers, ahead) => {
-                ahead.urgent(true);
-                let span = workers.take_urgent(range);
-                ahead.urgent(false);
-                Ok(span?.stored)
-            }
+            Self::Workers(workers, _) => Ok(workers.take_urgent(range)?.stored),
             Self::Cursor(cursor, _) => cursor.take(range),
         }
     }
@@ -125,9 +120,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Notes that a plan asks for so many bytes.
+    /// Notes that a new plan brings what is to be received to so many bytes in all.
     pub fn planned(&mut self, bytes: u64) {
-        self.counts.bytes_to_fetch += bytes;
+        self.counts.bytes_to_fetch = bytes;
     }
 
     /// Carries out a plan from its first step on.

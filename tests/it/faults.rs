@@ -34,7 +34,7 @@ use crate::make_bundle::{
     block_index, edit, mixed_image, random_image, Bundle, Hash, Made, Payload, Random,
 };
 use crate::server::{Fault, Rule, Server, When};
-use crate::util::{number, read_json, temp_dir, text, vector, Outcome, Run};
+use crate::util::{assert_file, number, read_json, temp_dir, text, vector, Outcome, Run};
 
 // ---- the scene -----------------------------------------------------------------------------
 
@@ -1270,6 +1270,102 @@ fn no_more_is_downloaded_than_allowed() {
     done.outcome.expect_exit(3);
     done.outcome
         .expect_stderr("more than --max-download 102400");
+}
+
+/// A compressed bundle of which far more can be unpacked ahead than the memory allows.
+fn compressed() -> Made {
+    let image = mixed_image(6_000_000, 3);
+    Bundle::of(Payload::slot("system", image).chunker("casync-16").xz(1)).make()
+}
+
+/// Workers that unpack ahead wait for the writer; the job of one that leaves must not wait for
+/// them.
+#[test]
+fn one_connection_is_enough_for_a_compressed_bundle() {
+    let made = compressed();
+    let server = Server::start([("/b", made.bytes.as_slice())]);
+    server.limit_connections(1);
+    let folder = temp_dir();
+    let target = folder.path().join("target");
+    Run::new(["install", &server.url("/b")])
+        .args(["--insecure-skip-bundle-verification", "--memory", "4M"])
+        .args(["--workers", "4", "--stall-timeout", "250ms"])
+        .args(["--http-retry-initial-backoff", "0", "--target"])
+        .arg(&target)
+        .run()
+        .expect_exit(0);
+    assert_file(&target, &made.payloads[0].image);
+}
+
+/// A seed that lies, so that blocks are fetched ahead of all others, while workers unpack.
+#[test]
+fn urgent_blocks_come_through_workers_that_unpack() {
+    let made = compressed();
+    let image = &made.payloads[0].image;
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    // Every third stretch of the seed is not what its index says.
+    let mut seed = image.clone();
+    for stretch in seed.chunks_mut(100_000).step_by(3) {
+        stretch.fill(0x33);
+    }
+    std::fs::write(path("seed"), &seed).unwrap();
+    let index = block_index(&image[..3_000_000], "casync-16", Hash::Sha512_256);
+    std::fs::write(path("index"), index).unwrap();
+    let server = Server::start([("/b", made.bytes.as_slice())]);
+    Run::new(["install", &server.url("/b")])
+        .args(["--insecure-skip-bundle-verification", "--memory", "4M"])
+        .args(["--workers", "3", "--seed"])
+        .arg(format!(
+            "{}={}",
+            path("seed").display(),
+            path("index").display()
+        ))
+        .arg("--target")
+        .arg(path("target"))
+        .run()
+        .expect_exit(0);
+    assert_file(path("target"), image);
+}
+
+/// A size that is never told is no reason to fail: what has no end is read in order.
+#[test]
+fn a_size_that_is_not_told_is_done_without() {
+    let server = Server::start([("/b", SCENE.bundle())]);
+    server.fault(When::Always, Fault::UnknownSize);
+    let done = Done::of(Try::new(&server.url("/b")));
+    done.outcome.expect_exit(0);
+    assert_eq!(done.state, Some(State::Installed));
+}
+
+/// A connection that brings a byte and falls silent, again and again, is given up.
+#[test]
+fn a_byte_now_and_then_is_no_progress() {
+    for args in [&[][..], &["--disable-range-queries"]] {
+        let server = Server::start([("/b", SCENE.bundle())]);
+        server.fault(When::After(1), Fault::Stall { after: 1 });
+        server.fault(When::Nth(0), Fault::ShortBody(100_000));
+        let args = [
+            args,
+            &["--stall-timeout", "200ms", "--http-max-retries", "2"],
+        ]
+        .concat();
+        let done = Done::of(Try::new(&server.url("/b")).args(args));
+        done.outcome.expect_exit(3);
+    }
+}
+
+/// Parts of the rest that begin earlier or end sooner than asked for.
+#[test]
+fn an_ordered_download_takes_what_it_gets() {
+    for fault in [Fault::WiderRange(1000), Fault::NarrowRange(1000)] {
+        let (_, done) = ordered([
+            rule(When::Nth(0), Fault::ShortBody(200_000)),
+            rule(When::After(1), fault),
+        ]);
+        done.outcome.expect_exit(0);
+        assert_eq!(done.state, Some(State::Installed));
+    }
 }
 
 #[test]

@@ -604,7 +604,7 @@ fn scan(image: &[u8], chunker: Chunker, algorithm: HashAlgorithm) -> Vec<(Digest
         chunker,
         progress: &|_| {},
     };
-    let (found, error) = scan.run(&|bytes| algorithm.digest(bytes));
+    let (found, error) = scan.run(&|bytes| Some(algorithm.digest(bytes)));
     assert!(error.is_none());
     let found = found.into_iter();
     found.map(|b| (b.kept, b.offset, b.size)).collect()

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 25] = [
+const IMPORTS: [(&str, &[&str]); 27] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -29,8 +29,10 @@ const IMPORTS: [(&str, &[&str]); 25] = [
     ("device", &["error", "hash"]),
     ("scan", &["chunker"]),
     ("report", &["error", "http"]),
-    // but for this: one place alone retries and waits, also while a header is read.
-    ("remote", &["error", "fetch", "http"]),
+    ("retry", &["error", "http"]),
+    ("ordered", &["error", "http", "retry"]),
+    // but for this: a range is completed in one place alone, also while a header is read.
+    ("remote", &["error", "fetch", "http", "ordered", "retry"]),
     // Stages: things, and of earlier stages what they give.
     (
         "open",
@@ -43,8 +45,8 @@ const IMPORTS: [(&str, &[&str]); 25] = [
         ],
     ),
     ("plan", &["bundle", "seed"]),
-    ("fetch", &["error", "http"]),
-    ("unpack", &["bundle", "hash", "plan", "xz"]),
+    ("fetch", &["error", "http", "retry"]),
+    ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
     (
         "write",
         &[
@@ -70,8 +72,8 @@ const IMPORTS: [(&str, &[&str]); 25] = [
     (
         "args",
         &[
-            "chunker", "connect", "device", "error", "fetch", "hash", "http", "install", "open",
-            "pack", "proxy", "remote", "report", "seed", "tls",
+            "chunker", "connect", "device", "error", "hash", "http", "install", "open", "pack",
+            "proxy", "remote", "report", "retry", "seed", "tls",
         ],
     ),
     ("lib", &[]),
@@ -85,7 +87,8 @@ const STAGES: [&str; 8] = [
 const CRATES: [(&str, &[&str]); 12] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
-    ("crossbeam_channel", &["fetch"]),
+    // The others only wait on what fetch gives them.
+    ("crossbeam_channel", &["fetch", "retry", "ordered"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
     ("rustls", &["tls"]),

@@ -68,6 +68,8 @@ pub enum Fault {
     /// Neither ETag nor Last-Modified.
     NoValidators,
     NoContentRange,
+    /// `*` where Content-Range tells the size.
+    UnknownSize,
     /// No Content-Length: the end of the connection is the end of the body.
     NoContentLength,
     /// `Transfer-Encoding: chunked` in place of Content-Length.
@@ -104,6 +106,7 @@ pub(super) struct Answer {
     accept_ranges: bool,
     /// The total to state in Content-Range; none: no such header.
     total: Option<u64>,
+    hide_total: bool,
     etag: Option<String>,
     last_modified: Option<String>,
     headers: Vec<(String, String)>,
@@ -165,6 +168,7 @@ impl Answer {
             head_only: false,
             accept_ranges: false,
             total: None,
+            hide_total: false,
             etag: None,
             last_modified: None,
             headers: Vec::new(),
@@ -307,6 +311,7 @@ impl Answer {
                 self.last_modified = None;
             }
             Fault::NoContentRange => self.total = None,
+            Fault::UnknownSize => self.hide_total = true,
             Fault::NoContentLength => {
                 self.framing = Framing::Close;
                 self.say_close = true;
@@ -347,6 +352,10 @@ impl Answer {
         }
         if let Some(total) = self.total.filter(|_| self.status == 206) {
             let (first, last) = (self.body.start, self.body.end - 1);
+            let total = match self.hide_total {
+                true => "*".to_owned(),
+                false => total.to_string(),
+            };
             put("Content-Range", &format!("bytes {first}-{last}/{total}"));
         }
         if let Some(etag) = &self.etag {
