@@ -54,9 +54,9 @@ bench-quick: BENCH := --quick
 bench-quick: bench ## the same with less data, fewer runs and round trips, in 3 minutes
 
 .PHONY: cross
-cross: ## static binary of TARGET; ROUTE=ordinary or buildstd (cross/README.md)
+cross: ## static binary of TARGET; ROUTE=ordinary or buildstd, FEATURES=tls (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)
-	$(CROSS_BUILD) --locked --release --no-default-features --target $(TARGET)
+	$(CROSS_BUILD) --locked --release --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
 
 .PHONY: cross-which
 cross-which: ## the route that `make cross` would take
