@@ -173,11 +173,8 @@ pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
             None => add_scanned(&mut have, number, seed, index, &progress),
         }
         let found = have.places.iter().flatten().count() - known;
-        if found == 0 && known < index.len() {
-            log::warn!(
-                "seed {} has no block of the bundle that is not had already",
-                seed.path().display()
-            );
+        if found == 0 && known == 0 && !index.is_empty() {
+            log::warn!("seed {} has no block of the bundle", seed.path().display());
         }
         log::info!(
             "seed {} has blocks={found} of={}",
