@@ -490,6 +490,8 @@ impl Reporter {
                 }
             }
         }
+        // Nothing may follow, whatever still ticks.
+        inner.progress = Progress::None;
     }
 
     fn show(&self, inner: &mut Inner, now: bool) {
