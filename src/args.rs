@@ -48,6 +48,9 @@ const SUBCOMMANDS: &[&str] = &["install", "pack"];
 /// Most workers: more connections than that are an attack on the server.
 const MAX_WORKERS: usize = 64;
 
+/// Longest duration of an option: added to the clock, any would have to fit.
+const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
+
 /// Smallest memory budget.
 const MIN_MEMORY: u64 = 4 << 20;
 
@@ -336,6 +339,7 @@ impl FromArgValue for Seconds {
             .ok()
             .zip(factor)
             .and_then(|(number, factor)| Duration::try_from_secs_f64(number * factor).ok())
+            .filter(|duration| *duration <= MAX_DURATION)
             .map(Seconds)
             .ok_or_else(|| format!("{text:?} is not a duration such as 30s or 500ms"))
     }
@@ -608,8 +612,10 @@ fn install(
                     initial_backoff: arguments.http_retry_initial_backoff.0,
                     max_backoff: arguments.http_retry_max_backoff.0,
                     stall_timeout: arguments.stall_timeout.0,
+                    // Zero is no limit, as with curl.
                     limit_rate: arguments
                         .limit_rate
+                        .filter(|rate| rate.0 > 0)
                         .map(|rate| Arc::new(Limiter::new(rate.0))),
                     max_download: arguments.max_download.map(|size| size.0),
                 },
@@ -992,7 +998,7 @@ mod tests {
         assert_eq!(seconds("1.5"), Ok(1500));
         assert_eq!(seconds("250ms"), Ok(250));
         assert_eq!(seconds("2m"), Ok(120_000));
-        for bad in ["", "s", "1x", "-1", "1e400", "."] {
+        for bad in ["", "s", "1x", "-1", "1e400", ".", "99999999h"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

@@ -255,8 +255,7 @@ impl Run<'_> {
     ) -> Result<()> {
         let start = Instant::now();
         let mut ahead = VecDeque::new();
-        let jumps = opening.cursor().jumps();
-        if jumps {
+        if opening.cursor().jumps() {
             while let Some(opened) = self.next_payload(&mut opening, destinations, targets)? {
                 ahead.push_back(opened);
             }
@@ -273,7 +272,7 @@ impl Run<'_> {
         // Where everything is known ahead, all is decided before anything is written.
         let mut decided: VecDeque<Decided> = ahead
             .into_iter()
-            .map(|opened| self.decide(opened, &mut seeds, &shape))
+            .map(|opened| self.decide(opened, &seeds, &shape))
             .collect();
         self.check_download(&decided, !clients.is_empty())?;
         for (decided, destination) in decided.iter().zip(destinations) {
@@ -287,7 +286,7 @@ impl Run<'_> {
                 Some(decided) => Some(decided),
                 None => self
                     .next_payload(&mut opening, destinations, targets)?
-                    .map(|opened| self.decide(opened, &mut seeds, &shape)),
+                    .map(|opened| self.decide(opened, &seeds, &shape)),
             };
             let (Some(decided), Some(target)) = (next, targets.get_mut(*destination)) else {
                 return Err(Error::Internal("a payload or its target is lost"));
@@ -312,7 +311,7 @@ impl Run<'_> {
     }
 
     /// Finds out what is there of a payload, and plans the rest.
-    fn decide(&mut self, opened: Opened, seeds: &mut [Seed], shape: &Shape) -> Decided {
+    fn decide(&mut self, opened: Opened, seeds: &[Seed], shape: &Shape) -> Decided {
         let Payload {
             number,
             index,

@@ -67,6 +67,8 @@ impl Span<'_> {
 /// How far the writer is, and how many bytes may be unpacked ahead of it.
 #[derive(Debug)]
 pub struct Ahead {
+    /// Plain bytes that may be unpacked at a time.
+    budget: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -93,6 +95,7 @@ impl Ahead {
     /// A budget of so many bytes, with the writer at the first span.
     pub fn new(bytes: u64) -> Self {
         Self {
+            budget: bytes,
             state: Mutex::new(State {
                 left: bytes,
                 wanted: 0,
@@ -127,8 +130,11 @@ impl Ahead {
     }
 
     /// Takes a share for a block of `span`, waiting for one to become free. `None` as soon as the
-    /// writer is not to be waited for.
+    /// writer is not to be waited for, and at once for more than the whole budget.
     fn take(&self, bytes: u64, span: usize) -> Option<Share<'_>> {
+        if bytes > self.budget {
+            return None;
+        }
         let waits = |state: &mut State| state.left < bytes && state.is_ahead(span);
         let waited = self
             .changed
@@ -283,6 +289,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_what_the_writer_wants() {
         let ahead = Ahead::new(10);
+        assert!(ahead.take(11, 5).is_none(), "there will never be so much");
         let all = ahead.take(10, 5).expect("there is enough");
         assert!(ahead.take(1, 0).is_none());
         std::thread::scope(|scope| {
