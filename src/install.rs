@@ -242,6 +242,9 @@ impl Run<'_> {
         self.bundle.size = opening.cursor().size();
         self.bundle.hash = Some(opening.header().hash.to_string());
         self.reporter.bundle(&self.bundle);
+        opening
+            .cursor()
+            .open_ahead(options.workers.saturating_sub(1));
         let destinations = destinations(opening.header(), &options.targets)?;
         self.payload_count = destinations.len();
         Ok((opening, destinations))

@@ -20,7 +20,7 @@
 //! | [`report`] | events | progress, messages and the final report |
 //!
 //! [`install`] runs them, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
-//! (where bytes come from), [`connect`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
+//! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
 //! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
 //!
 //! # Threads
@@ -51,6 +51,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
+pub mod ahead;
 pub mod args;
 pub mod bundle;
 pub mod chunker;
