@@ -16,7 +16,7 @@ use crate::bundle::{Block, Compression, Entry, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
 use crate::fetch::Workers;
-use crate::hash::{Digest, Hasher, Verified};
+use crate::hash::{Digest, Trailing, Verified};
 use crate::plan::{Plan, Step};
 use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
@@ -84,7 +84,8 @@ pub struct Writer<'a> {
     seeds: &'a mut [Seed],
     reporter: &'a Reporter,
     counts: &'a mut Counts,
-    hasher: Hasher,
+    /// The payload digest, which is wanted only at the end.
+    hasher: Trailing,
     decoder: xz::Decoder,
     /// Where each block begins on the target, as far as they are made.
     offsets: Vec<u64>,
@@ -112,7 +113,7 @@ impl<'a> Writer<'a> {
             seeds,
             reporter,
             counts,
-            hasher: Hasher::new(entry.digest.algorithm()),
+            hasher: Trailing::new(entry.digest.algorithm()),
             decoder: xz::Decoder::new(),
             offsets: Vec::with_capacity(blocks + 1),
             plain: Vec::new(),
