@@ -282,14 +282,8 @@ struct Arrival<T> {
 /// What workers make of the bytes of spans before they hand them over.
 pub trait Prepare<T>: Sync {
     /// Takes the number of a span (none for a range outside of the plan), its place, and its bytes.
-    /// It may wait for the writer, but for as long only as no urgent job waits for a worker.
+    /// It must not wait for the writer, who may wait for another range.
     fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> T;
-
-    /// An urgent job waits now.
-    fn hurry(&self);
-
-    /// An urgent job was taken.
-    fn calm(&self);
 }
 
 /// Identifies the one urgent job under way.
@@ -300,7 +294,6 @@ pub struct Workers<'a, T> {
     jobs: Sender<Job>,
     urgent: Sender<Job>,
     arrivals: Receiver<Arrival<T>>,
-    prepare: &'a dyn Prepare<T>,
     /// Held only to be dropped.
     _stop: Sender<()>,
     early: BTreeMap<u32, T>,
@@ -376,7 +369,6 @@ pub fn with_workers<T: Send, R>(
             jobs,
             urgent: urgent_sender,
             arrivals,
-            prepare,
             _stop: stop,
             early: BTreeMap::new(),
             spans,
@@ -458,10 +450,7 @@ impl<T> Worker<'_, T> {
         let job = select_biased! {
             // Nothing is ever sent here.
             recv(self.stop) -> _ => return None,
-            recv(self.urgent) -> job => {
-                self.prepare.calm();
-                job
-            }
+            recv(self.urgent) -> job => job,
             recv(self.jobs) -> job => job,
         };
         job.ok()
@@ -517,7 +506,6 @@ impl<T> Worker<'_, T> {
                         returned: true,
                     });
                     for job in self.waiting {
-                        self.prepare.hurry();
                         drop(self.give_back.send(job));
                     }
                     return;
@@ -568,7 +556,6 @@ impl<T> Workers<'_, T> {
 
     /// A range outside of the plan, ahead of all spans that wait.
     pub fn take_urgent(&mut self, range: Range<u64>) -> Result<T> {
-        self.prepare.hurry();
         self.send(true, URGENT, range)?;
         self.wait_for(URGENT)
     }
@@ -606,15 +593,15 @@ impl<T> Workers<'_, T> {
 
     fn send(&self, urgent: bool, id: u32, range: Range<u64>) -> Result<()> {
         let (offset, held) = self.in_hand;
-        let bytes = range
-            .start
-            .checked_sub(offset)
-            .and_then(|skip| held.get(usize::try_from(skip).ok()?..))
-            .map(|held| {
-                let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-                held.get(..size).unwrap_or(held).to_vec()
-            })
-            .unwrap_or_default();
+        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        // Made here and not by the worker: glibc gives each thread that allocates a heap of its own,
+        // and eight of them with their leftovers cost 10 MiB. The span is from a trusted index.
+        let mut bytes = Vec::with_capacity(size);
+        let known = range.start.checked_sub(offset).and_then(|skip| {
+            let held = held.get(usize::try_from(skip).ok()?..)?;
+            Some(held.get(..size).unwrap_or(held))
+        });
+        bytes.extend_from_slice(known.unwrap_or_default());
         let queue = if urgent { &self.urgent } else { &self.jobs };
         queue
             .send(Job {

@@ -135,21 +135,17 @@ impl Source<'_> {
             Self::Ranges(clients) => clients,
             Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
         };
-        unpacker.ahead().begin();
-        fetch::with_workers(
-            clients,
-            spans,
-            in_hand,
-            stored_budget(options),
-            &options.access.policy,
-            unpacker,
-            |workers| {
-                let result = writer(&mut Supply::Workers(workers, unpacker.ahead()));
-                // Nothing is written any more.
-                unpacker.ahead().hurry();
-                result
-            },
-        )
+        unpacker.run(|| {
+            fetch::with_workers(
+                clients,
+                spans,
+                in_hand,
+                stored_budget(options),
+                &options.access.policy,
+                unpacker,
+                |workers| writer(&mut Supply::Workers(workers, unpacker)),
+            )
+        })
     }
 
     /// Ranges can be fetched out of order and ahead.

@@ -15,7 +15,7 @@
 //! | [`seed`] | local devices and files | a claim which blocks they hold ([`scan`], [`chunker`]) |
 //! | [`plan`] | blocks wanted and blocks had | ordered steps and the ranges to ask for; a pure function |
 //! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
-//! | [`unpack`] | bytes | verified blocks, on the same threads, when the writer is behind |
+//! | [`unpack`] | bytes | verified blocks, on the cores that the writer leaves, ahead of it |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
 //! | [`report`] | events | progress, messages and the final report |
 //!
@@ -30,15 +30,19 @@
 //!   ┌───────────────────────────┐  jobs    ┌──────────────────────┐
 //!   │ hand out spans while      │─────────▶│ receive a job        │
 //!   │ their bytes fit the budget│          │ get range, retry,    │
-//!   │ take span k, in order     │          │ ask for missing tail │
-//!   │ decompress, verify what   │          │ decompress, verify   │
-//!   │ is not, hash, write       │◀─────────│ if the writer is busy│
-//!   └───────────────────────────┘ arrivals └──────────────────────┘
+//!   │ take span k, in order     │◀─────────│ ask for missing tail │
+//!   │ decompress, verify what   │ arrivals └──────────────────────┘
+//!   │ is not, write             │          one thread for each core but the writer's
+//!   │                           │  pool    ┌──────────────────────┐
+//!   │                           │◀────────▶│ decompress, verify   │
+//!   └───────────────────────────┘          └──────────────────────┘
+//!                │ all bytes in order, and one for the payload digest
 //! ```
 //!
 //! The writer owns submission, so memory is bounded and nothing can deadlock; shutdown is
-//! disconnection. There is no async runtime and no other thread but those that scan seeds, and in
-//! the program the one that waits for signals.
+//! disconnection. With one core the writer decompresses and hashes all itself. There is no async
+//! runtime and no other thread but those that scan seeds, and in the program the one that waits for
+//! signals.
 //!
 //! # Trust
 //!

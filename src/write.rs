@@ -6,6 +6,12 @@
 //! only as [`Verified`]. The payload digest is checked by [`Writer::finish`], before the target is
 //! sealed.
 //!
+//! *Each digest once.* The digest of a block is compared where its bytes are made: here, or by the
+//! thread that unpacked it, whose proof ([`VerifiedBuf`](crate::hash::VerifiedBuf)) is enough, for
+//! nothing can change the bytes in between. What comes from a seed or back from the target is always
+//! hashed here. The payload digest holds back nothing but the seal, so it may trail behind the
+//! writer on another core ([`Trailing`]); it is taken from the very bytes that go to the target.
+//!
 //! A seed's block that is not what was claimed is fetched instead, ahead of the spans that wait.
 //! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Replan`]: one new plan
 //! without that seed is cheaper than a round trip for each of its blocks.
@@ -21,14 +27,14 @@ use crate::plan::{Plan, Step};
 use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
 use crate::seed::{Place, Seed};
-use crate::unpack::{Ahead, Span};
+use crate::unpack::{Span, Unpacker};
 use crate::xz;
 
 /// Where the bytes of spans come from.
 #[derive(Debug)]
 pub enum Supply<'a, 'b, 's> {
-    /// Workers fetch them, and may unpack them, ahead.
-    Workers(&'a mut Workers<'b, Span<'s>>, &'s Ahead),
+    /// Workers fetch them ahead, and they may be unpacked ahead too.
+    Workers(&'a mut Workers<'b, Span<'s>>, &'a Unpacker<'a, 's>),
     /// They are read when they are needed: from a file, or from what comes only in order.
     Cursor(&'a mut Cursor, &'a [Range<u64>]),
 }
@@ -37,9 +43,9 @@ impl<'s> Supply<'_, '_, 's> {
     /// Span `number`; in ascending order.
     pub fn take(&mut self, number: usize) -> Result<Span<'s>> {
         match self {
-            Self::Workers(workers, ahead) => {
-                ahead.want(number);
-                workers.take(number)
+            Self::Workers(workers, unpacker) => {
+                let span = workers.take(number)?;
+                Ok(unpacker.claim(number).unwrap_or(span))
             }
             Self::Cursor(cursor, spans) => match spans.get(number) {
                 Some(span) => cursor.take(span.clone()).map(Span::new),
