@@ -12,9 +12,9 @@
 //! This file knows nothing of the other modules and is the only user of `sha2`.
 
 use std::fmt;
-use std::sync::mpsc::{channel, sync_channel, Receiver, SyncSender};
 use std::thread::{self, JoinHandle};
 
+use crossbeam_channel::{bounded, unbounded, Receiver, Sender};
 use sha2::Digest as _;
 
 /// Size in bytes of the largest digest (SHA-512).
@@ -237,7 +237,7 @@ pub struct Trailing(Place);
 enum Place {
     Here(Hasher),
     Behind {
-        full: SyncSender<Vec<u8>>,
+        full: Sender<Vec<u8>>,
         /// Pieces that were taken in, to be filled again.
         empty: Receiver<Vec<u8>>,
         piece: Vec<u8>,
@@ -254,8 +254,8 @@ impl Trailing {
     }
 
     fn behind(algorithm: HashAlgorithm) -> Option<Place> {
-        let (full, to_hash) = sync_channel::<Vec<u8>>(MAX_WAITING);
-        let (give_back, empty) = channel();
+        let (full, to_hash) = bounded::<Vec<u8>>(MAX_WAITING);
+        let (give_back, empty) = unbounded();
         let thread = thread::Builder::new()
             .name("digest".to_owned())
             .stack_size(STACK_SIZE)
@@ -400,7 +400,7 @@ mod tests {
     fn a_trailing_digest_is_that_of_all_bytes_in_order() {
         let algorithm = HashAlgorithm::Sha512_256;
         let bytes: Vec<u8> = (0..3 * PIECE * MAX_WAITING)
-            .map(|i| (i % 251) as u8)
+            .map(|i| u8::try_from(i % 251).expect("small"))
             .collect();
         for size in [1000, PIECE - 1, PIECE, PIECE + 1, bytes.len()] {
             for place in [

@@ -89,7 +89,7 @@ const CRATES: [(&str, &[&str]); 12] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
-    ("crossbeam_channel", &["fetch", "retry", "ordered"]),
+    ("crossbeam_channel", &["fetch", "hash", "retry", "ordered"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
     ("rustls", &["tls"]),
