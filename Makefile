@@ -27,6 +27,7 @@ fmt-check: ## fail if the source is not formatted
 lint: ## clippy, with and without the host-only parts
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
+	$(CARGO) clippy --locked --all-targets --features lzma-rust2 -- -D warnings
 
 .PHONY: doc
 doc: ## documentation, private items too; broken links are errors
@@ -35,6 +36,10 @@ doc: ## documentation, private items too; broken links are errors
 .PHONY: test
 test: ## unit and integration tests
 	$(CARGO) test --locked
+
+.PHONY: test-lzma-rust2
+test-lzma-rust2: ## what depends on the decoder, with the other one
+	$(CARGO) test --locked --features lzma-rust2 -- xz golden
 
 .PHONY: demo
 demo: all ## the main job in front of your eyes: pack, serve, install over a seed, compare

@@ -85,13 +85,14 @@ const STAGES: [&str; 8] = [
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
     ("crossbeam_channel", &["fetch", "hash", "retry", "ordered"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
+    ("lzma_rust2", &["xz"]),
     ("rustls", &["tls"]),
     ("serde", &["report", "pack"]),
     ("serde_json", &["report", "pack"]),
