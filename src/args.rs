@@ -25,12 +25,7 @@ use crate::install::Options;
 use crate::report::Progress;
 
 /// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &[
-    "--root-cert",
-    "--no-target-seed",
-    "--verify",
-    "--write-index",
-];
+const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
 
 /// Subcommands of later versions.
 const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "verify", "index", "estimate"];
@@ -396,7 +391,22 @@ mod tests {
                 &["install", "http://h:99999/b", "--target", "t", SKIP],
                 "its port",
             ),
-            (&["install", "b", "--root-cert", "x"], "no --root-cert yet"),
+            (
+                &["install", "b", "--target", "t", "--root-cert", "no-such"],
+                "cannot use --root-cert no-such",
+            ),
+            (
+                &[
+                    "install",
+                    "b",
+                    "--target",
+                    "t",
+                    SKIP,
+                    "--time-floor",
+                    "soon",
+                ],
+                "not a time",
+            ),
             (&["install", "b", "--no-such"], "--help lists"),
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),

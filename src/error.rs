@@ -151,6 +151,11 @@ pub enum Error {
     },
     /// The bytes ask for something that this program does not do.
     Unsupported(String),
+    /// Nothing proves that the owner signed the bundle.
+    Untrusted {
+        /// Why each signature does not count.
+        reason: String,
+    },
     /// The bytes are not what a trusted digest says.
     Mismatch {
         /// What was hashed.
@@ -234,6 +239,7 @@ impl Error {
             | Self::NotABundle { .. }
             | Self::Malformed { .. }
             | Self::Unsupported(_)
+            | Self::Untrusted { .. }
             | Self::Mismatch { .. }
             | Self::Corrupt { .. } => Class::Bundle,
             Self::Target { .. } | Self::TargetTooSmall { .. } | Self::TargetIo { .. } => {
@@ -248,6 +254,7 @@ impl Error {
             self,
             Self::Malformed { .. }
                 | Self::Unsupported(_)
+                | Self::Untrusted { .. }
                 | Self::Mismatch { .. }
                 | Self::Corrupt { .. }
         )
@@ -328,6 +335,7 @@ impl fmt::Display for Error {
                 write!(f, "malformed bundle: {reason}, at offset {offset}")
             }
             Self::Unsupported(what) => write!(f, "unsupported bundle: {what}"),
+            Self::Untrusted { reason } => write!(f, "the bundle is not trusted: {reason}"),
             Self::Mismatch {
                 subject,
                 expected,

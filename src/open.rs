@@ -1,8 +1,9 @@
 //! From the bundle's first bytes to a trusted header, and on to each payload's index.
 //!
 //! Raw bytes are compared with what is trusted before they are interpreted: the bundle header with
-//! the user's hash, each payload header with its digest in the bundle header. Until then only
-//! lengths are followed, under limits, to find where a header ends. The chain goes on from there:
+//! the user's hash, or with the hash that the owner signed; each payload header with its digest in
+//! the bundle header. Until then only lengths are followed, under limits, to find where a header
+//! ends. The chain goes on from there:
 //! block digests stand in the payload headers, and the payload digest in the bundle header.
 //!
 //! With ranges this takes two requests for one payload, one if its index is small: the place of
@@ -10,16 +11,18 @@
 //! get to the header of the next.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::bundle::{Header, Payload};
 use crate::error::{Error, Result, Subject, HTML};
 use crate::hash::Digest;
 use crate::remote::Cursor;
 use crate::rugix::{
-    parse_header, parse_payload_header, tag, MAX_HEADER_SIZE, MAX_PAYLOAD_HEADER_SIZE,
-    MAX_SIGNATURES_SIZE, MAX_SKIPPED_SIZE,
+    parse_header, parse_payload_header, parse_signatures, tag, MAX_HEADER_SIZE,
+    MAX_PAYLOAD_HEADER_SIZE, MAX_SIGNATURES_SIZE, MAX_SKIPPED_SIZE,
 };
 use crate::stlv::{self, Head, Kind, Scan, Tag};
+use crate::trust::Roots;
 
 /// Largest payload as stored: a length field that no digest covers may promise no more.
 const MAX_PAYLOAD_SIZE: u64 = 1 << 40;
@@ -29,10 +32,14 @@ const MAX_PAYLOAD_SIZE: u64 = 1 << 40;
 const MAX_CLOSING_SIZE: u64 = 64 << 10;
 
 /// What a bundle must prove before anything is done with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
     /// Its bundle hash is this.
     Hash(Digest),
+    /// One of its signatures is good by one of these roots.
+    Signed(Arc<Roots>),
+    /// Both.
+    HashAndSigned(Digest, Arc<Roots>),
     /// Nothing. Its digests still guard against accidents.
     Insecure,
 }
@@ -42,10 +49,30 @@ pub enum Trust {
 pub struct Opening {
     cursor: Cursor,
     header: Header,
+    raw: Raw,
     /// Number of the next payload.
     next: usize,
     /// End of the data of the payload before.
     data_end: Option<u64>,
+}
+
+/// The bytes that the trust in a bundle rests on.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    /// The bundle header, both heads included.
+    pub header: Vec<u8>,
+    /// The signatures segment, both heads included, and its offset; `None` if there is none.
+    pub signatures: Option<(Vec<u8>, u64)>,
+}
+
+impl Raw {
+    /// The CMS signatures.
+    pub fn signatures(&self) -> Result<Vec<&[u8]>> {
+        match &self.signatures {
+            Some((raw, offset)) => parse_signatures(raw, *offset),
+            None => Ok(Vec::new()),
+        }
+    }
 }
 
 /// A payload whose header is trusted.
@@ -72,27 +99,62 @@ pub fn open(mut cursor: Cursor, trust: &Trust) -> Result<Opening> {
     }
     skip_to(&mut cursor, tag::BUNDLE_HEADER, Kind::Start)?;
     let offset = cursor.at();
-    let raw = take_whole(&mut cursor, MAX_HEADER_SIZE)?;
-    if let Trust::Hash(expected) = trust {
+    let header = take_whole(&mut cursor, MAX_HEADER_SIZE)?;
+    if let Trust::Hash(expected) | Trust::HashAndSigned(expected, _) = trust {
         expected
-            .verify(&raw)
+            .verify(&header)
             .map_err(|found| Error::mismatch(Subject::Header, expected, &found))?;
     }
-    let header = parse_header(&raw, offset)?;
+    let raw = Raw {
+        header,
+        signatures: take_signatures(&mut cursor)?,
+    };
+    if let Trust::Signed(roots) | Trust::HashAndSigned(_, roots) = trust {
+        roots.check(&raw.signatures()?, &raw.header)?;
+    }
+    let header = parse_header(&raw.header, offset)?;
     let head = skip_to(&mut cursor, tag::PAYLOADS, Kind::Start)?;
     cursor.advance(head.len);
     Ok(Opening {
         cursor,
         header,
+        raw,
         next: 0,
         data_end: None,
     })
+}
+
+/// Reads the signatures, which may stand behind the header; moves up to the payloads.
+fn take_signatures(cursor: &mut Cursor) -> Result<Option<(Vec<u8>, u64)>> {
+    let mut signatures = None;
+    loop {
+        let head = peek(cursor)?;
+        match (head.tag, head.kind) {
+            (tag::PAYLOADS, Kind::Start) => return Ok(signatures),
+            (tag::SIGNATURES, Kind::Start) => {
+                let offset = cursor.at();
+                let raw = take_whole(cursor, MAX_SIGNATURES_SIZE)?;
+                if signatures.replace((raw, offset)).is_some() {
+                    return Err(Error::Malformed {
+                        offset,
+                        reason: "there are two lists of signatures",
+                    });
+                }
+            }
+            _ => skip(cursor, &head)?,
+        }
+    }
 }
 
 impl Opening {
     /// The trusted header.
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    /// The bytes that the trust in the bundle rests on.
+    pub fn raw(&self) -> &Raw {
+        &self.raw
     }
 
     /// The read position; behind the data that were opened last.
@@ -270,12 +332,7 @@ fn skip(cursor: &mut Cursor, head: &Head) -> Result<()> {
         });
     }
     stlv::unknown(head.tag, cursor.at())?;
-    let limit = if head.tag == tag::SIGNATURES {
-        MAX_SIGNATURES_SIZE
-    } else {
-        MAX_SKIPPED_SIZE
-    };
-    let len = want_whole(cursor, limit)?;
+    let len = want_whole(cursor, MAX_SKIPPED_SIZE)?;
     if cursor.pass_over(len) {
         Ok(())
     } else {

@@ -36,6 +36,9 @@ pub const MAX_HEADER_SIZE: usize = 128 << 10;
 /// Largest signatures segment: 16 signatures of 64 KiB.
 pub const MAX_SIGNATURES_SIZE: usize = 1 << 20;
 
+/// Most signatures of a bundle.
+pub const MAX_SIGNATURES: usize = 16;
+
 /// Largest payload header as stored. The reference's own limit.
 pub const MAX_PAYLOAD_HEADER_SIZE: usize = 32 << 20;
 
@@ -97,6 +100,8 @@ pub mod tag {
     pub const INDEX_HASH_ALGORITHM: Tag = Tag(0x1d92_a080);
     pub const INDEX_HASHES: Tag = Tag(0x55e5_47d8);
     pub const INDEX_SIZES: Tag = Tag(0x4668_c5ba);
+    pub const SIGNED_METADATA: Tag = Tag(0x61d0_871e);
+    pub const SIGNED_HEADER_HASH: Tag = Tag(0x1f99_2dfc);
 }
 
 fn malformed<T>(offset: u64, reason: &'static str) -> Result<T> {
@@ -166,6 +171,37 @@ pub fn parse_header(raw: &[u8], offset: u64) -> Result<Header> {
             .map(|entry| parse_entry(entry, algorithm))
             .collect::<Result<_>>()?,
     })
+}
+
+/// The CMS signatures of the raw signatures segment (both heads included).
+pub fn parse_signatures(raw: &[u8], offset: u64) -> Result<Vec<&[u8]>> {
+    let mut fields = only(raw, offset, tag::SIGNATURES, "these are no signatures")?;
+    let mut signatures = Vec::new();
+    while let Some(field) = fields.next_atom()? {
+        match field.tag {
+            tag::CMS_SIGNATURE if signatures.len() == MAX_SIGNATURES => {
+                return malformed(field.offset, "there are more signatures than allowed")
+            }
+            tag::CMS_SIGNATURE => signatures.push(field.value()?),
+            _ => field.skip()?,
+        }
+    }
+    Ok(signatures)
+}
+
+/// The bundle hash in the structure that a signature is over.
+pub fn parse_signed_metadata(raw: &[u8]) -> Result<Digest> {
+    let mut fields = only(raw, 0, tag::SIGNED_METADATA, "this is no signed metadata")?;
+    let mut hash = Once::default();
+    while let Some(field) = fields.next_atom()? {
+        match field.tag {
+            tag::SIGNED_HEADER_HASH => hash.set(field.text()?, field.offset)?,
+            _ => field.skip()?,
+        }
+    }
+    let text = hash.require(0, "the signed metadata have no header hash")?;
+    Digest::parse(text)
+        .ok_or_else(|| Error::Unsupported(format!("signed header hash {:?}", shortened(text))))
 }
 
 fn parse_entry(entry: &Atom<'_>, algorithm: HashAlgorithm) -> Result<Entry> {

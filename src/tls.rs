@@ -10,6 +10,8 @@
 //! | the files of `--cacert` | given |
 //! | else the file of `SSL_CERT_FILE` | set |
 //! | else the first bundle where systems keep theirs | there is one |
+//!
+//! Certificates are judged by [`crate::clock`], which is never earlier than the build.
 
 use std::io;
 use std::path::PathBuf;
@@ -61,6 +63,7 @@ impl From<io::Error> for Problem {
 #[cfg(not(feature = "tls"))]
 mod without {
     use super::{Files, Problem};
+    use crate::clock::Clock;
     use std::io::{Read, Write};
 
     const NONE: Problem = Problem::Unsupported("this build of reflash has no https");
@@ -71,7 +74,7 @@ mod without {
 
     impl Tls {
         /// Nothing to configure.
-        pub fn new(_: Files) -> Self {
+        pub fn new(_: Files, _: Clock) -> Self {
             Self(())
         }
 
@@ -124,14 +127,17 @@ mod with {
     use std::io::{self, Read, Write};
     use std::path::{Path, PathBuf};
     use std::sync::{Arc, OnceLock};
+    use std::time::Duration;
 
     use rustls::crypto::ring;
     use rustls::pki_types::pem::{self, PemObject};
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+    use rustls::time_provider::TimeProvider;
     use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection};
     use rustls::{Error, RootCertStore};
 
     use super::{Files, Problem};
+    use crate::clock::{Clock, Now, Time};
 
     /// Where systems keep the authorities they trust.
     const SYSTEM_ROOTS: [&str; 6] = [
@@ -151,6 +157,7 @@ mod with {
     #[derive(Default)]
     pub struct Tls {
         files: Files,
+        clock: Clock,
         config: OnceLock<Arc<ClientConfig>>,
     }
 
@@ -164,9 +171,10 @@ mod with {
 
     impl Tls {
         /// Reads nothing yet.
-        pub fn new(files: Files) -> Self {
+        pub fn new(files: Files, clock: Clock) -> Self {
             Self {
                 files,
+                clock,
                 config: OnceLock::new(),
             }
         }
@@ -181,8 +189,12 @@ mod with {
             let bare = host.trim_start_matches('[').trim_end_matches(']');
             let name = ServerName::try_from(bare.to_owned())
                 .map_err(|_| Problem::Lasting(format!("{host} is no name for https")))?;
-            let connection = ClientConnection::new(self.config()?, name).map_err(explain)?;
-            Ok(Session(Box::new(connection)))
+            let connection = ClientConnection::new(self.config()?, name)
+                .map_err(|error| explain(error, self.clock))?;
+            Ok(Session {
+                connection: Box::new(connection),
+                clock: self.clock,
+            })
         }
 
         fn config(&self) -> Result<Arc<ClientConfig>, Problem> {
@@ -195,9 +207,9 @@ mod with {
 
         fn load(&self) -> Result<ClientConfig, Problem> {
             let provider = Arc::new(ring::default_provider());
-            let builder = ClientConfig::builder_with_provider(provider)
+            let builder = ClientConfig::builder_with_details(provider, Arc::new(Judge(self.clock)))
                 .with_safe_default_protocol_versions()
-                .map_err(explain)?
+                .map_err(|error| explain(error, self.clock))?
                 .with_root_certificates(self.roots(&SYSTEM_ROOTS)?);
             let mut config = match &self.files.certificate {
                 None => builder.with_no_client_auth(),
@@ -247,6 +259,17 @@ mod with {
                 ));
             }
             Ok(roots)
+        }
+    }
+
+    /// Tells rustls what time it is.
+    #[derive(Debug)]
+    struct Judge(Clock);
+
+    impl TimeProvider for Judge {
+        fn current_time(&self) -> Option<UnixTime> {
+            let since = Duration::from_secs(self.0.now().time.0);
+            Some(UnixTime::since_unix_epoch(since))
         }
     }
 
@@ -304,9 +327,9 @@ mod with {
     }
 
     /// What a failure of TLS means to a person, and whether trying again may help.
-    fn explain(error: Error) -> Problem {
+    fn explain(error: Error, clock: Clock) -> Problem {
         match error {
-            Error::InvalidCertificate(reason) => Problem::Lasting(distrust(&reason)),
+            Error::InvalidCertificate(reason) => Problem::Lasting(distrust(&reason, clock.now())),
             Error::AlertReceived(alert) => match alert {
                 AlertDescription::CertificateRequired => Problem::Lasting(
                     "the server wants a client certificate (--cert, --key)".to_owned(),
@@ -339,23 +362,21 @@ mod with {
         }
     }
 
-    fn distrust(reason: &CertificateError) -> String {
+    fn distrust(reason: &CertificateError, now: Now) -> String {
         match reason {
             CertificateError::UnknownIssuer => {
                 "the server's certificate is not from an authority that is trusted here; \
                  --cacert names one"
                     .to_owned()
             }
-            CertificateError::NotValidYetContext { time, not_before } => format!(
-                "the server's certificate is valid from {} on, and the clock here says {}; \
-                 set the clock",
-                date(*not_before),
-                date(*time)
+            CertificateError::NotValidYetContext { not_before, .. } => format!(
+                "the server's certificate is valid from {} on, and {now}; set the clock, or give \
+                 --time-floor",
+                Time(not_before.as_secs())
             ),
-            CertificateError::ExpiredContext { time, not_after } => format!(
-                "the server's certificate expired on {}, and the clock here says {}",
-                date(*not_after),
-                date(*time)
+            CertificateError::ExpiredContext { not_after, .. } => format!(
+                "the server's certificate expired on {}, and {now}",
+                Time(not_after.as_secs())
             ),
             CertificateError::NotValidForNameContext { expected, .. } => {
                 let names = reason.to_string();
@@ -369,24 +390,11 @@ mod with {
         }
     }
 
-    /// A day, as people write it.
-    pub(super) fn date(time: UnixTime) -> String {
-        // Civil from days, by eras of 400 years that begin on 1 March.
-        let days = time.as_secs() / 86_400 + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let day = day - (153 * month + 2) / 5 + 1;
-        let (month, next) = match month {
-            0..=9 => (month + 3, 0),
-            _ => (month - 9, 1),
-        };
-        format!("{:04}-{month:02}-{day:02}", era * 400 + year + next)
-    }
-
     /// One TLS session. The socket is lent for each call.
-    pub struct Session(Box<ClientConnection>);
+    pub struct Session {
+        connection: Box<ClientConnection>,
+        clock: Clock,
+    }
 
     impl fmt::Debug for Session {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -397,9 +405,9 @@ mod with {
     impl Session {
         /// Begins the session.
         pub fn handshake(&mut self, wire: &mut (impl Read + Write)) -> Result<(), Problem> {
-            while self.0.is_handshaking() {
+            while self.connection.is_handshaking() {
                 self.flush(wire)?;
-                if self.0.wants_read() && !self.receive(wire)? {
+                if self.connection.wants_read() && !self.receive(wire)? {
                     return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
                 }
             }
@@ -413,7 +421,7 @@ mod with {
             buffer: &mut [u8],
         ) -> Result<usize, Problem> {
             loop {
-                match self.0.reader().read(buffer) {
+                match self.connection.reader().read(buffer) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         self.receive(wire)?;
                         self.flush(wire)?;
@@ -430,7 +438,7 @@ mod with {
             mut bytes: &[u8],
         ) -> Result<(), Problem> {
             while !bytes.is_empty() {
-                let taken = self.0.writer().write(bytes)?;
+                let taken = self.connection.writer().write(bytes)?;
                 bytes = bytes.get(taken..).unwrap_or_default();
                 self.flush(wire)?;
             }
@@ -439,25 +447,25 @@ mod with {
 
         /// True if nothing waits to be read and the server has not said goodbye.
         pub fn is_quiet(&self) -> bool {
-            self.0.wants_read()
+            self.connection.wants_read()
         }
 
         /// False at the end of what the socket gives.
         fn receive(&mut self, wire: &mut (impl Read + Write)) -> Result<bool, Problem> {
-            let received = self.0.read_tls(wire)?;
-            if let Err(error) = self.0.process_new_packets() {
+            let received = self.connection.read_tls(wire)?;
+            if let Err(error) = self.connection.process_new_packets() {
                 // The server is told why, if it still listens; what counts is the reason.
                 if let Err(problem) = self.flush(wire) {
                     log::debug!("no alert was sent: {problem:?}");
                 }
-                return Err(explain(error));
+                return Err(explain(error, self.clock));
             }
             Ok(received > 0)
         }
 
         fn flush(&mut self, wire: &mut (impl Read + Write)) -> Result<(), Problem> {
-            while self.0.wants_write() {
-                if self.0.write_tls(wire)? == 0 {
+            while self.connection.wants_write() {
+                if self.connection.write_tls(wire)? == 0 {
                     return Err(io::Error::from(io::ErrorKind::WriteZero).into());
                 }
             }
@@ -471,11 +479,8 @@ mod with {
 mod tests {
     use std::path::Path;
 
-    use rustls::pki_types::UnixTime;
-
-    use super::with::date;
     use super::*;
-    use std::time::Duration;
+    use crate::clock::Clock;
 
     #[test]
     fn a_system_without_certificates_says_what_to_do() {
@@ -483,29 +488,14 @@ mod tests {
             Err(Problem::Lasting(cause)) => assert!(cause.contains("--cacert"), "{cause}"),
             other => panic!("{other:?}"),
         }
-        let tls = Tls::new(Files {
+        let named = Files {
             system: Some("named".into()),
             ..Files::default()
-        });
+        };
+        let tls = Tls::new(named, Clock::default());
         match tls.roots(&["none"]) {
             Err(Problem::File { path, .. }) => assert_eq!(path, Path::new("named")),
             other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn days_have_dates() {
-        for (seconds, expected) in [
-            (0, "1970-01-01"),
-            (86_399, "1970-01-01"),
-            (86_400, "1970-01-02"),
-            (951_782_400, "2000-02-29"),
-            (951_868_800, "2000-03-01"),
-            (1_735_603_200, "2024-12-31"),
-            (4_102_444_800, "2100-01-01"),
-        ] {
-            let time = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
-            assert_eq!(date(time), expected);
         }
     }
 }

@@ -102,7 +102,7 @@ fn network(
         key: arguments.key.clone(),
     };
     let named = !files.authorities.is_empty() || files.certificate.is_some();
-    let tls = Tls::new(files);
+    let tls = Tls::new(files, arguments.clock());
     if named
         || url
             .get(..6)

@@ -4,12 +4,15 @@
 //! argh has no groups of options, so [`with_common`] writes them behind those of a subcommand; what
 //! was typed is then the same [`Common`] everywhere.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::values::{FullDownload, Retries, Seconds, Size};
+use super::values::{Floor, FullDownload, Retries, Seconds, Size};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hash::Digest;
 use crate::open::Trust;
+use crate::trust::{self, Roots};
 
 /// Defines the arguments of a subcommand: its own, and the common ones behind them.
 macro_rules! with_common {
@@ -21,6 +24,16 @@ macro_rules! with_common {
             /// trust: ALG:HEX, the hash that the bundle header must have
             #[argh(option)]
             bundle_hash: Option<String>,
+
+            /// trust: PEM file with roots of which one must have signed the bundle, by way of a signature
+            /// that it carries; repeatable
+            #[argh(option)]
+            root_cert: Vec<std::path::PathBuf>,
+
+            /// a time that has passed, such as 2026-11-30: certificates are judged by it where the clock
+            /// is behind
+            #[argh(option)]
+            time_floor: Option<Floor>,
 
             /// tries after a failure without a byte received, or infinite; default 5
             #[argh(option, default = "Retries(Some(5))")]
@@ -95,6 +108,8 @@ macro_rules! with_common {
             fn common(&self) -> $crate::args::common::Common {
                 $crate::args::common::Common {
                     bundle_hash: self.bundle_hash.clone(),
+                    root_cert: self.root_cert.clone(),
+                    time_floor: self.time_floor,
                     http_max_retries: self.http_max_retries,
                     http_retry_initial_backoff: self.http_retry_initial_backoff,
                     http_retry_max_backoff: self.http_retry_max_backoff,
@@ -123,6 +138,8 @@ pub(super) use with_common;
 #[derive(Debug)]
 pub(super) struct Common {
     pub(super) bundle_hash: Option<String>,
+    pub(super) root_cert: Vec<PathBuf>,
+    pub(super) time_floor: Option<Floor>,
     pub(super) http_max_retries: Retries,
     pub(super) http_retry_initial_backoff: Seconds,
     pub(super) http_retry_max_backoff: Seconds,
@@ -153,25 +170,67 @@ impl Common {
         }
     }
 
+    /// The clock to judge certificates by.
+    pub(super) fn clock(&self) -> Clock {
+        Clock::new(self.time_floor.map(|floor| floor.0))
+    }
+
     /// What the bundle must prove; `insecure` if the user says that it need not prove anything.
+    /// Without any of the options, what the system's administrator configured.
     pub(super) fn trust(&self, insecure: bool) -> Result<Trust> {
         let usage = |message: &str| Err(Error::Usage(message.to_owned()));
-        match (self.bundle_hash.as_deref(), insecure) {
-            (Some(text), false) => match Digest::parse(text) {
-                Some(digest) => Ok(Trust::Hash(digest)),
-                None => Err(Error::Usage(format!(
-                    "--bundle-hash {text:?} is not ALG:HEX: sha256 or sha512-256 and 64 hex digits, or \
-                     sha512 and 128"
-                ))),
+        match (self.hash()?, self.roots()?, insecure) {
+            (None, None, true) => Ok(Trust::Insecure),
+            (_, _, true) => usage(
+                "--bundle-hash and --root-cert exclude --insecure-skip-bundle-verification",
+            ),
+            (Some(hash), None, false) => Ok(Trust::Hash(hash)),
+            (None, Some(roots), false) => Ok(Trust::Signed(Arc::new(roots))),
+            (Some(hash), Some(roots), false) => Ok(Trust::HashAndSigned(hash, Arc::new(roots))),
+            (None, None, false) => match self.configured_roots()? {
+                Some(roots) => Ok(Trust::Signed(Arc::new(roots))),
+                None => usage(
+                    "what makes the bundle trusted? give --bundle-hash ALG:HEX or --root-cert FILE \
+                     (or --insecure-skip-bundle-verification)",
+                ),
             },
-            (None, true) => Ok(Trust::Insecure),
-            (Some(_), true) => usage(
-                "--bundle-hash and --insecure-skip-bundle-verification exclude each other",
-            ),
-            (None, false) => usage(
-                "what makes the bundle trusted? give --bundle-hash ALG:HEX \
-                 (or --insecure-skip-bundle-verification)",
-            ),
         }
+    }
+
+    fn hash(&self) -> Result<Option<Digest>> {
+        let Some(text) = &self.bundle_hash else {
+            return Ok(None);
+        };
+        let hash = Digest::parse(text).map(Some);
+        hash.ok_or_else(|| {
+            Error::Usage(format!(
+                "--bundle-hash {text:?} is not ALG:HEX: sha256 or sha512-256 and 64 hex digits, or \
+                 sha512 and 128"
+            ))
+        })
+    }
+
+    /// The roots that are given.
+    pub(super) fn roots(&self) -> Result<Option<Roots>> {
+        if self.root_cert.is_empty() {
+            return Ok(None);
+        }
+        let roots = Roots::load(&self.root_cert, self.clock()).map(Some);
+        roots.map_err(|bad| {
+            let path = bad.path.display();
+            Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
+        })
+    }
+
+    /// The roots that this system's administrator configured.
+    pub(super) fn configured_roots(&self) -> Result<Option<Roots>> {
+        trust::configured(Path::new("/etc"), self.clock()).map_err(|bad| {
+            let path = bad.path.display();
+            Error::Usage(format!(
+                "cannot use the configured roots in {path}: {}\nhint: --root-cert or --bundle-hash \
+                 is used in their place",
+                bad.reason
+            ))
+        })
     }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 
 use super::common::with_common;
-use super::values::{FullDownload, Retries, Seconds, Shown, Size};
+use super::values::{Floor, FullDownload, Retries, Seconds, Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};

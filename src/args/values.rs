@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use argh::FromArgValue;
 
+use crate::clock::Time;
+
 /// Longest duration of an option: added to the clock, any would have to fit.
 const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
 
@@ -72,6 +74,19 @@ impl FromArgValue for Seconds {
             .filter(|duration| *duration <= MAX_DURATION)
             .map(Seconds)
             .ok_or_else(|| format!("{text:?} is not a duration such as 30s or 500ms"))
+    }
+}
+
+/// A time that has passed.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Floor(pub(super) Time);
+
+impl FromArgValue for Floor {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let time = Time::parse(text).map(Self);
+        time.ok_or_else(|| {
+            format!("{text:?} is not a time such as 2026-11-30 or 2026-11-30T12:00:00Z")
+        })
     }
 }
 
