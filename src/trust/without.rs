@@ -1,5 +1,7 @@
 //! What a build without the feature `signatures` has in place of roots: nothing, and words that
-//! say so. Nothing can be made of the types here, so nothing is ever taken for proven.
+//! say so.
+//!
+//! There is no value of the types here, so nothing is ever taken for proven.
 
 use std::path::PathBuf;
 

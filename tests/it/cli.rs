@@ -20,13 +20,14 @@ const SKIP_TRUST: &str = "--insecure-skip-bundle-verification";
 
 /// Every option of `install`, with a value where it takes one. What a version does not have yet
 /// must say so.
-const OPTIONS: [(&str, Option<&str>); 34] = [
+const OPTIONS: [(&str, Option<&str>); 35] = [
     ("--target", Some("t")),
     ("--slot", Some("system=t")),
     ("--seed", Some("t")),
     ("--no-target-seed", None),
     ("--bundle-hash", Some("sha256:00")),
     ("--root-cert", Some("t")),
+    ("--time-floor", Some("2026-11-30")),
     (SKIP_TRUST, None),
     ("--insecure-allow-missing-block-index", None),
     ("--workers", Some("8")),
@@ -241,6 +242,16 @@ fn every_option_is_in_the_help_or_says_that_it_is_of_a_later_version() {
             help.expect(known, &format!("{word} is not in the list of options"));
         }
     }
+}
+
+#[cfg(not(feature = "signatures"))]
+#[test]
+fn a_build_without_signatures_says_so() {
+    let usual = ["install", "b", "--target", "t", "--root-cert", "r"];
+    let outcome = reflash(usual);
+    outcome
+        .expect_exit(2)
+        .expect_stderr("this build of reflash checks no signatures");
 }
 
 // ---- environment -----------------------------------------------------------------------------

@@ -794,7 +794,7 @@ mod https {
             (
                 ours.sign(local, (2090, 2100)),
                 &[
-                    "valid from 2090-02-28 on",
+                    "valid from 2090-02-28T00:00:00Z on",
                     "the clock here says 20",
                     "set the clock",
                 ],
@@ -811,6 +811,26 @@ mod https {
         }
         assert!(site.server.requests().is_empty());
         assert!(!site.path("target").exists());
+    }
+
+    /// C01: a clock that is behind is helped by a floor, and no certificate passes that expired by it.
+    #[test]
+    fn a_floor_of_the_time_counts_for_servers_too() {
+        let site = Site::new();
+        let ours = Authority::new("Ours");
+        let cacert = site.file("ca.pem", ours.pem());
+        let front = Front::start(&site.server, &ours.sign(&["127.0.0.1"], (2090, 2100)), None);
+        let run = |floor| {
+            let run = site
+                .run(&front.url("127.0.0.1"))
+                .args(["--cacert", &cacert]);
+            run.args(["--time-floor", floor]).run()
+        };
+        run("2095-01-01").expect_exit(0);
+        run("2101-01-01")
+            .expect_exit(3)
+            .expect_stderr("expired on 2100-02-28T00:00:00Z")
+            .expect_stderr("it is 2101-01-01T00:00:00Z at least");
     }
 
     #[test]

@@ -34,6 +34,13 @@ mod ahead;
 mod signals;
 // The way to the server: names and addresses, proxies, headers and credentials, https.
 mod connect;
+// Certificates and CMS signatures made to order.
+#[cfg(feature = "signatures")]
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
+mod make_signature;
+// Whom to trust: signatures, chains, clocks, and what is said of those that fail.
+#[cfg(feature = "signatures")]
+mod trust;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
 // The repository itself: structure, owners, versions.

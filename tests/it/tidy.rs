@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 28] = [
+const IMPORTS: [(&str, &[&str]); 30] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -22,8 +22,10 @@ const IMPORTS: [(&str, &[&str]); 28] = [
         "rugix",
         &["bundle", "chunker", "error", "hash", "stlv", "xz"],
     ),
+    ("clock", &[]),
+    ("trust", &["clock", "error", "rugix"]),
     ("proxy", &[]),
-    ("tls", &[]),
+    ("tls", &["clock"]),
     ("ahead", &[]),
     ("connect", &["ahead", "proxy", "tls"]),
     ("http", &["ahead", "connect", "proxy"]),
@@ -37,7 +39,9 @@ const IMPORTS: [(&str, &[&str]); 28] = [
     // Stages: things, and of earlier stages what they give.
     (
         "open",
-        &["bundle", "error", "hash", "remote", "rugix", "stlv"],
+        &[
+            "bundle", "error", "hash", "remote", "rugix", "stlv", "trust",
+        ],
     ),
     (
         "seed",
@@ -73,8 +77,8 @@ const IMPORTS: [(&str, &[&str]); 28] = [
     (
         "args",
         &[
-            "chunker", "connect", "device", "error", "hash", "http", "install", "open", "pack",
-            "proxy", "remote", "report", "retry", "seed", "tls",
+            "chunker", "clock", "connect", "device", "error", "hash", "http", "install", "open",
+            "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust",
         ],
     ),
     ("lib", &[]),
@@ -85,19 +89,25 @@ const STAGES: [&str; 8] = [
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 13] = [
+const CRATES: [(&str, &[&str]); 19] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
     ("crossbeam_channel", &["fetch", "hash", "retry", "ordered"]),
+    ("der", &["trust"]),
+    ("ed25519_dalek", &["trust/key"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
     ("lzma_rust2", &["xz"]),
+    ("p256", &["trust/key"]),
+    ("p384", &["trust/key"]),
+    ("rsa", &["trust/key"]),
     ("rustls", &["tls"]),
+    ("rustls_pki_types", &["trust/with"]),
     ("serde", &["report", "pack"]),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
-    ("sha2", &["hash", "xz"]),
+    ("sha2", &["hash", "trust/key", "xz"]),
     ("signal_hook", &["main"]),
     ("socket2", &["connect"]),
     // The second one only what ureq lets others put below it.
