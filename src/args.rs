@@ -10,6 +10,7 @@
 
 mod access;
 mod common;
+mod inspect;
 mod install;
 #[cfg(feature = "pack")]
 mod pack;
@@ -28,16 +29,18 @@ use crate::report::Progress;
 const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "verify", "index", "estimate"];
+const COMMANDS_NOT_YET: &[&str] = &["plan", "verify", "index", "estimate"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "pack"];
+const SUBCOMMANDS: &[&str] = &["install", "inspect", "pack"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
 pub enum Command {
     /// Install a bundle.
     Install(Box<Install>),
+    /// Tell what a bundle is.
+    Inspect(Box<Inspect>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
@@ -54,6 +57,17 @@ pub struct Install {
     pub report: Option<PathBuf>,
     /// How progress is shown.
     pub progress: Progress,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
+}
+
+/// An inspection, and how it is to be shown.
+#[derive(Debug)]
+pub struct Inspect {
+    /// What to inspect.
+    pub options: crate::inspect::Options,
+    /// As JSON.
+    pub json: bool,
     /// Which messages are shown.
     pub level: log::LevelFilter,
 }
@@ -83,6 +97,7 @@ struct Arguments {
 #[allow(clippy::large_enum_variant, reason = "there is one value of it")]
 enum Subcommand {
     Install(install::Arguments),
+    Inspect(inspect::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
 }
@@ -127,6 +142,7 @@ pub fn parse(
     };
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, variable),
+        Subcommand::Inspect(arguments) => inspect::inspect(arguments, variable),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
     }
@@ -141,6 +157,7 @@ enum Prepared {
 fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Prepared> {
     let flags: &[FlagInfo<'_>] = match typed.first().map(String::as_str) {
         Some("install") => install::Arguments::get_args_info().flags,
+        Some("inspect") => inspect::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]
@@ -151,7 +168,8 @@ fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> R
         }
         Some(word) if COMMANDS_NOT_YET.contains(&word) => {
             return Err(Error::Usage(format!(
-                "this version has no {word} yet, only install and pack"
+                "this version has no {word} yet, only {}",
+                SUBCOMMANDS.join(", ")
             )))
         }
         _ => &[],

@@ -19,8 +19,9 @@
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
-//! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
+//! [`install`] runs them, [`inspect`] runs the first alone, [`args`] is the command line. Things:
+//! [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`] (where bytes come
+//! from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
 //! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
 //!
 //! # Threads
@@ -46,7 +47,7 @@
 //!
 //! # Trust
 //!
-//! The user names a bundle hash. It covers the bundle header, which holds the digest of each
+//! The user names a bundle hash, or roots of which one must have signed it ([`trust`]). It covers the bundle header, which holds the digest of each
 //! payload header and of each payload; a payload header holds the digest of each block. Raw bytes
 //! are compared with the digest above them before they are interpreted, and a block reaches the
 //! target only after its digest matched ([`hash::Verified`]). Servers, seeds and media are not
@@ -66,6 +67,7 @@ pub mod error;
 pub mod fetch;
 pub mod hash;
 pub mod http;
+pub mod inspect;
 pub mod install;
 pub mod open;
 pub mod ordered;

@@ -644,6 +644,14 @@ pub fn print_err(line: &str) {
     drop(writeln!(io::stderr().lock(), "{line}"));
 }
 
+/// Writes one JSON object to standard output.
+pub fn print_json(value: &impl Serialize) {
+    // Values of our own always can be written.
+    if let Ok(text) = serde_json::to_string_pretty(value) {
+        print_out(&format!("{text}\n"));
+    }
+}
+
 /// A text for machines, or one that was asked for. False if it could not be written.
 pub fn print_out(text: &str) -> bool {
     let mut out = io::stdout().lock();

@@ -77,15 +77,15 @@ macro_rules! with_common {
 
             /// PEM file of the authorities to trust for https, in place of the system's; repeatable
             #[argh(option)]
-            cacert: Vec<PathBuf>,
+            cacert: Vec<std::path::PathBuf>,
 
             /// PEM file with a client certificate for https, and its key unless --key is given
             #[argh(option)]
-            cert: Option<PathBuf>,
+            cert: Option<std::path::PathBuf>,
 
             /// PEM file with the key of the client certificate
             #[argh(option)]
-            key: Option<PathBuf>,
+            key: Option<std::path::PathBuf>,
 
             /// one ordered full download
             #[argh(switch)]
@@ -197,7 +197,8 @@ impl Common {
         }
     }
 
-    fn hash(&self) -> Result<Option<Digest>> {
+    /// The bundle hash that is given.
+    pub(super) fn hash(&self) -> Result<Option<Digest>> {
         let Some(text) = &self.bundle_hash else {
             return Ok(None);
         };

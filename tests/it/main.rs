@@ -41,6 +41,8 @@ mod make_signature;
 // Whom to trust: signatures, chains, clocks, and what is said of those that fail.
 #[cfg(feature = "signatures")]
 mod trust;
+// What a bundle is, as told to people and programs.
+mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
 // The repository itself: structure, owners, versions.

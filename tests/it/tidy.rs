@@ -67,6 +67,10 @@ const IMPORTS: [(&str, &[&str]); 30] = [
             "report", "rugix", "seed", "unpack", "write",
         ],
     ),
+    (
+        "inspect",
+        &["bundle", "error", "hash", "http", "open", "remote", "trust"],
+    ),
     // Around them: the tool that makes bundles, and the command line.
     (
         "pack",
@@ -77,15 +81,15 @@ const IMPORTS: [(&str, &[&str]); 30] = [
     (
         "args",
         &[
-            "chunker", "clock", "connect", "device", "error", "hash", "http", "install", "open",
-            "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust",
+            "chunker", "clock", "connect", "device", "error", "hash", "http", "inspect", "install",
+            "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust",
         ],
     ),
     ("lib", &[]),
 ];
 
-const STAGES: [&str; 8] = [
-    "open", "seed", "plan", "fetch", "unpack", "write", "install", "args",
+const STAGES: [&str; 9] = [
+    "open", "seed", "plan", "fetch", "unpack", "write", "install", "inspect", "args",
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
@@ -104,7 +108,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("rsa", &["trust/key"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
-    ("serde", &["report", "pack"]),
+    ("serde", &["report", "pack", "inspect"]),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
