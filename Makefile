@@ -41,6 +41,10 @@ test: ## unit and integration tests
 test-lzma-rust2: ## what depends on the decoder, with the other one
 	$(CARGO) test --locked --features lzma-rust2 -- xz golden
 
+.PHONY: fuzz-smoke
+fuzz-smoke: ## every parser of remote bytes a fixed number of times, on stable Rust, in half a minute
+	$(CARGO) test --locked --test fuzz-smoke
+
 .PHONY: demo
 demo: all ## the main job in front of your eyes: pack, serve, install over a seed, compare
 	$(CARGO) run --locked --release --example demo

@@ -68,16 +68,29 @@ impl Roots {
             if found.is_empty() {
                 return Err(bad("no PEM certificate is in it".to_owned()));
             }
-            for certificate in found {
-                Certificate::parse(&certificate).map_err(bad)?;
-                if all.len() == MAX_ROOTS {
-                    return Err(bad(format!("there are more than {MAX_ROOTS} roots")));
+            all.extend(found.iter().map(|der| (path.clone(), der.to_vec())));
+        }
+        Self::of(all, clock)
+    }
+
+    /// Roots of these certificates (DER), each with the file it stands in.
+    pub fn of(
+        certificates: impl IntoIterator<Item = (PathBuf, Vec<u8>)>,
+        clock: Clock,
+    ) -> Result<Self, BadFile> {
+        let mut all = Vec::new();
+        for (path, der) in certificates {
+            let problem = match Certificate::parse(&der) {
+                Err(reason) => Some(reason),
+                Ok(_) if all.len() == MAX_ROOTS => {
+                    Some(format!("there are more than {MAX_ROOTS} roots"))
                 }
-                all.push(Root {
-                    path: path.clone(),
-                    der: certificate.to_vec(),
-                });
+                Ok(_) => None,
+            };
+            if let Some(reason) = problem {
+                return Err(BadFile { path, reason });
             }
+            all.push(Root { path, der });
         }
         Ok(Self { all, clock })
     }

@@ -1,0 +1,8 @@
+//! `cargo fuzz run --fuzz-dir tests/fuzz certificate`
+#![no_main]
+
+#[path = "../targets.rs"]
+#[allow(dead_code)]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::run("certificate", bytes));
