@@ -1,7 +1,7 @@
 //! The command line as typed, and what it means: all validation is here, the rest of the program
 //! never sees a flag.
 //!
-//! argh parses, and its definitions below are the only list of options. A pass before it adds what
+//! argh parses, and its definitions are the only list of options. A pass before it (`words`) adds what
 //! people expect and argh leaves out: `--name=value`, `-h`, `-V`, `-vv`, `-` for standard input,
 //! and `REFLASH_<OPTION>` in the environment for every option that is not on the command line (a
 //! repeatable option takes one value a line; a switch is on for `1`, `true`, `yes`).
@@ -15,12 +15,15 @@ mod install;
 #[cfg(feature = "pack")]
 mod pack;
 mod values;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use argh::{ArgsInfo, EarlyExit, FlagInfo, FlagInfoKind, FromArgs, Optionality};
+use argh::{ArgsInfo, EarlyExit, FlagInfo, FromArgs};
 
+use self::common::Common;
+use self::words::Prepared;
 use crate::error::{Error, Result};
 use crate::install::Options;
 use crate::report::Progress;
@@ -114,48 +117,61 @@ pub fn parse(
             })
         })
         .collect::<Result<Vec<_>>>()?;
-    let expanded = match prepare(typed, variable)? {
+    let (own, common) = flags(typed.first().map(String::as_str))?;
+    let (own, common) = match words::prepare(typed, own, common, variable)? {
         Prepared::Version => {
-            return Ok(Command::Print(format!(
-                "reflash {}\n",
-                env!("CARGO_PKG_VERSION")
-            )))
+            let version = env!("CARGO_PKG_VERSION");
+            return Ok(Command::Print(format!("reflash {version}\n")));
         }
-        Prepared::Arguments(expanded) => expanded,
+        Prepared::Arguments { own, common } => (own, common),
     };
-    let expanded: Vec<&str> = expanded.iter().map(String::as_str).collect();
-    let parsed = match Arguments::from_args(&["reflash"], &expanded) {
-        Ok(parsed) => parsed,
-        Err(EarlyExit {
-            output,
-            status: Ok(()),
-        }) => return Ok(Command::Print(output)),
-        Err(EarlyExit { output, .. }) => {
-            let known = |word: &&&str| !word.starts_with('-') && SUBCOMMANDS.contains(*word);
-            let subcommand = expanded.first().filter(known);
-            return Err(Error::Usage(format!(
-                "{}\nhint: reflash {}--help lists what there is",
-                output.trim().replace('\n', " "),
-                subcommand.map_or(String::new(), |word| format!("{word} ")),
-            )));
-        }
+    let subcommand = own
+        .first()
+        .filter(|word| SUBCOMMANDS.contains(&word.as_str()));
+    let subcommand = subcommand.map(String::as_str);
+    let (parsed, common) = match (from::<Arguments>(&own), from::<Common>(&common)) {
+        (Ok(parsed), Ok(common)) => (parsed, common),
+        (Err(exit), _) | (_, Err(exit)) => return early(exit, subcommand),
     };
     match parsed.command {
-        Subcommand::Install(arguments) => install::install(arguments, variable),
-        Subcommand::Inspect(arguments) => inspect::inspect(arguments, variable),
+        Subcommand::Install(arguments) => install::install(arguments, &common, variable),
+        Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
     }
 }
 
-enum Prepared {
-    Version,
-    Arguments(Vec<String>),
+fn from<T: FromArgs>(words: &[String]) -> Result<T, EarlyExit> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    T::from_args(&["reflash"], &words)
 }
 
-/// The pass before argh.
-fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Prepared> {
-    let flags: &[FlagInfo<'_>] = match typed.first().map(String::as_str) {
+/// The help that was asked for, or what is wrong.
+fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
+    let EarlyExit { mut output, status } = exit;
+    if status.is_ok() {
+        if subcommand.is_some_and(reads_bundles) {
+            output.push_str(&common::help());
+        }
+        return Ok(Command::Print(output));
+    }
+    Err(Error::Usage(format!(
+        "{}\nhint: reflash {}--help lists what there is",
+        output.trim().replace('\n', " "),
+        subcommand.map_or(String::new(), |word| format!("{word} ")),
+    )))
+}
+
+/// Subcommands that read a bundle have the common options.
+fn reads_bundles(subcommand: &str) -> bool {
+    subcommand != "pack"
+}
+
+type Flags = &'static [FlagInfo<'static>];
+
+/// The options of a subcommand: its own, and those that it shares with others.
+fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
+    let own: Flags = match subcommand {
         Some("install") => install::Arguments::get_args_info().flags,
         Some("inspect") => inspect::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
@@ -174,110 +190,13 @@ fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> R
         }
         _ => &[],
     };
-    let flag = |name: &str| flags.iter().find(|flag| flag.long == name);
-    let takes_value = |word: &str| {
-        flags.iter().any(|flag| {
-            let short = flag.short.map(|short| format!("-{short}"));
-            let named = flag.long == word || short.as_deref() == Some(word);
-            named && matches!(flag.kind, FlagInfoKind::Option { .. })
-        })
-    };
-    let mut expanded = Vec::new();
-    let mut positionals_only = Vec::new();
-    let mut words = typed.into_iter();
-    while let Some(word) = words.next() {
-        if word == "--" {
-            positionals_only.extend(words.by_ref());
-        } else if word == "--version" || word == "-V" {
-            return Ok(Prepared::Version);
-        } else if word == "-h" {
-            expanded.push("--help".to_owned());
-        } else if word == "-" {
-            // argh takes it for an option unless it stands behind `--`.
-            positionals_only.push(word);
-        } else if NOT_YET.contains(&word.split('=').next().unwrap_or_default()) {
-            return Err(Error::Usage(format!("this version has no {word} yet")));
-        } else if let Some((name, value)) = word
-            .split_once('=')
-            .filter(|(name, _)| name.starts_with("--"))
-        {
-            if flag(name).is_some() && !takes_value(name) {
-                return Err(Error::Usage(format!("{name} takes no value")));
-            }
-            expanded.extend([name.to_owned(), value.to_owned()]);
-        } else if takes_value(&word) {
-            expanded.push(word);
-            expanded.extend(words.next());
-        } else if word.len() > 2 && is_group(&word, flags) {
-            expanded.extend(word.chars().skip(1).map(|short| format!("-{short}")));
-        } else {
-            expanded.push(word);
+    let common: Flags = match subcommand {
+        Some(word) if SUBCOMMANDS.contains(&word) && reads_bundles(word) => {
+            Common::get_args_info().flags
         }
-    }
-    let help = expanded.iter().any(|word| word == "--help");
-    for flag in flags.iter().filter(|_| !help) {
-        let short = flag.short.map(|short| format!("-{short}"));
-        if expanded
-            .iter()
-            .any(|word| word == flag.long || Some(word) == short.as_ref())
-        {
-            continue;
-        }
-        expanded.extend(from_environment(flag, variable)?);
-    }
-    if !positionals_only.is_empty() {
-        expanded.push("--".to_owned());
-        expanded.append(&mut positionals_only);
-    }
-    Ok(Prepared::Arguments(expanded))
-}
-
-/// Several switches in one word, such as `-vv`.
-fn is_group(word: &str, flags: &[FlagInfo<'_>]) -> bool {
-    let is_switch = |short: char| {
-        flags
-            .iter()
-            .any(|flag| flag.short == Some(short) && flag.kind == FlagInfoKind::Switch)
+        _ => &[],
     };
-    word.starts_with('-') && word.chars().skip(1).all(is_switch)
-}
-
-/// What the environment says of an option, as arguments.
-fn from_environment(
-    flag: &FlagInfo<'_>,
-    variable: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<Vec<String>> {
-    let name = format!(
-        "REFLASH_{}",
-        flag.long
-            .trim_start_matches('-')
-            .replace('-', "_")
-            .to_uppercase()
-    );
-    let Some(value) = variable(&name) else {
-        return Ok(Vec::new());
-    };
-    let value = value
-        .into_string()
-        .map_err(|_| Error::Usage(format!("{name} is not UTF-8")))?;
-    let option = |value: &str| [flag.long.to_owned(), value.to_owned()];
-    match (&flag.kind, &flag.optionality) {
-        (FlagInfoKind::Switch, _) => match value.as_str() {
-            "1" | "true" | "yes" => Ok(vec![flag.long.to_owned()]),
-            "" | "0" | "false" | "no" => Ok(Vec::new()),
-            // Such as REFLASH_VERBOSE=2.
-            count => match count.parse::<usize>() {
-                Ok(count) if count <= 9 && flag.long == "--verbose" => {
-                    Ok(vec![flag.long.to_owned(); count])
-                }
-                _ => Err(Error::Usage(format!("{name} is neither true nor false"))),
-            },
-        },
-        (FlagInfoKind::Option { .. }, Optionality::Repeating) => {
-            Ok(value.lines().flat_map(option).collect())
-        }
-        (FlagInfoKind::Option { .. }, _) => Ok(option(&value).to_vec()),
-    }
+    Ok((own, common))
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! The options that all subcommands share which read a bundle: how to get at it, what makes it
 //! trusted, how much is said.
 //!
-//! argh has no groups of options, so [`with_common`] writes them behind those of a subcommand; what
-//! was typed is then the same [`Common`] everywhere.
+//! argh has no groups of options: these are a list of their own, to which the words of a command line
+//! are sorted out before. What was typed is then the same [`Common`] everywhere.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+use argh::{ArgsInfo, FromArgs};
 
 use super::values::{Floor, FullDownload, Retries, Seconds, Size};
 use crate::clock::Clock;
@@ -14,149 +17,107 @@ use crate::hash::Digest;
 use crate::open::Trust;
 use crate::trust::{self, Roots};
 
-/// Defines the arguments of a subcommand: its own, and the common ones behind them.
-macro_rules! with_common {
-    ($(#[$head:meta])* pub(super) struct $name:ident { $($own:tt)* }) => {
-        $(#[$head])*
-        pub(super) struct $name {
-            $($own)*
-
-            /// trust: ALG:HEX, the hash that the bundle header must have
-            #[argh(option)]
-            bundle_hash: Option<String>,
-
-            /// trust: PEM file with roots of which one must have signed the bundle, by way of a signature
-            /// that it carries; repeatable
-            #[argh(option)]
-            root_cert: Vec<std::path::PathBuf>,
-
-            /// a time that has passed, such as 2026-11-30: certificates are judged by it where the clock
-            /// is behind
-            #[argh(option)]
-            time_floor: Option<Floor>,
-
-            /// tries after a failure without a byte received, or infinite; default 5
-            #[argh(option, default = "Retries(Some(5))")]
-            http_max_retries: Retries,
-
-            /// wait before the first of them, doubled for each more; default 1s
-            #[argh(option, default = "Seconds(std::time::Duration::from_secs(1))")]
-            http_retry_initial_backoff: Seconds,
-
-            /// longest such wait, default 30s
-            #[argh(option, default = "Seconds(std::time::Duration::from_secs(30))")]
-            http_retry_max_backoff: Seconds,
-
-            /// most bytes a second, all connections together; such as 500k
-            #[argh(option)]
-            limit_rate: Option<Size>,
-
-            /// refuse before the first write when more has to be downloaded, stop when more was
-            #[argh(option)]
-            max_download: Option<Size>,
-
-            /// no bytes for so long is a failure of the request, default 30s
-            #[argh(option, default = "Seconds(std::time::Duration::from_secs(30))")]
-            stall_timeout: Seconds,
-
-            /// limit for looking the name up and for connecting, each; default 10s
-            #[argh(option, default = "Seconds(std::time::Duration::from_secs(10))")]
-            connect_timeout: Seconds,
-
-            /// 'Name: value', a header for the bundle's server and no other that it redirects to; repeatable
-            #[argh(option, short = 'H')]
-            header: Vec<String>,
-
-            /// the http proxy, in place of that of http_proxy, https_proxy or all_proxy; empty for none
-            #[argh(option)]
-            proxy: Option<String>,
-
-            /// HOST:PORT:ADDR or HOST:PORT:ADDR,ADDR…: the addresses of a host, without DNS; repeatable
-            #[argh(option)]
-            resolve: Vec<String>,
-
-            /// PEM file of the authorities to trust for https, in place of the system's; repeatable
-            #[argh(option)]
-            cacert: Vec<std::path::PathBuf>,
-
-            /// PEM file with a client certificate for https, and its key unless --key is given
-            #[argh(option)]
-            cert: Option<std::path::PathBuf>,
-
-            /// PEM file with the key of the client certificate
-            #[argh(option)]
-            key: Option<std::path::PathBuf>,
-
-            /// one ordered full download
-            #[argh(switch)]
-            disable_range_queries: bool,
-
-            /// allow or refuse: what to do when the server has no ranges; default allow
-            #[argh(option, default = "FullDownload::Allow")]
-            full_download: FullDownload,
-
-            /// say more; twice: each request
-            #[argh(switch, short = 'v')]
-            verbose: u8,
-
-            /// say nothing but errors
-            #[argh(switch, short = 'q')]
-            quiet: bool,
-        }
-
-        impl $name {
-            fn common(&self) -> $crate::args::common::Common {
-                $crate::args::common::Common {
-                    bundle_hash: self.bundle_hash.clone(),
-                    root_cert: self.root_cert.clone(),
-                    time_floor: self.time_floor,
-                    http_max_retries: self.http_max_retries,
-                    http_retry_initial_backoff: self.http_retry_initial_backoff,
-                    http_retry_max_backoff: self.http_retry_max_backoff,
-                    limit_rate: self.limit_rate,
-                    max_download: self.max_download,
-                    stall_timeout: self.stall_timeout,
-                    connect_timeout: self.connect_timeout,
-                    header: self.header.clone(),
-                    proxy: self.proxy.clone(),
-                    resolve: self.resolve.clone(),
-                    cacert: self.cacert.clone(),
-                    cert: self.cert.clone(),
-                    key: self.key.clone(),
-                    disable_range_queries: self.disable_range_queries,
-                    full_download: self.full_download,
-                    verbose: self.verbose,
-                    quiet: self.quiet,
-                }
-            }
-        }
-    };
-}
-pub(super) use with_common;
-
 /// What was typed of the common options.
-#[derive(Debug)]
+///
+/// (In the help, behind the options of the subcommand.)
+#[derive(FromArgs, ArgsInfo, Debug)]
 pub(super) struct Common {
+    /// trust: ALG:HEX, the hash that the bundle header must have
+    #[argh(option)]
     pub(super) bundle_hash: Option<String>,
+
+    /// trust: PEM file with roots of which one must have signed the bundle, by way of a signature
+    /// that it carries; repeatable
+    #[argh(option)]
     pub(super) root_cert: Vec<PathBuf>,
+
+    /// a time that has passed, such as 2026-11-30: certificates are judged by it where the clock
+    /// is behind
+    #[argh(option)]
     pub(super) time_floor: Option<Floor>,
+
+    /// tries after a failure without a byte received, or infinite; default 5
+    #[argh(option, default = "Retries(Some(5))")]
     pub(super) http_max_retries: Retries,
+
+    /// wait before the first of them, doubled for each more; default 1s
+    #[argh(option, default = "Seconds(Duration::from_secs(1))")]
     pub(super) http_retry_initial_backoff: Seconds,
+
+    /// longest such wait, default 30s
+    #[argh(option, default = "Seconds(Duration::from_secs(30))")]
     pub(super) http_retry_max_backoff: Seconds,
+
+    /// most bytes a second, all connections together; such as 500k
+    #[argh(option)]
     pub(super) limit_rate: Option<Size>,
+
+    /// refuse before the first write when more has to be downloaded, stop when more was
+    #[argh(option)]
     pub(super) max_download: Option<Size>,
+
+    /// no bytes for so long is a failure of the request, default 30s
+    #[argh(option, default = "Seconds(Duration::from_secs(30))")]
     pub(super) stall_timeout: Seconds,
+
+    /// limit for looking the name up and for connecting, each; default 10s
+    #[argh(option, default = "Seconds(Duration::from_secs(10))")]
     pub(super) connect_timeout: Seconds,
+
+    /// 'Name: value', a header for the bundle's server and no other that it redirects to; repeatable
+    #[argh(option, short = 'H')]
     pub(super) header: Vec<String>,
+
+    /// the http proxy, in place of that of http_proxy, https_proxy or all_proxy; empty for none
+    #[argh(option)]
     pub(super) proxy: Option<String>,
+
+    /// HOST:PORT:ADDR or HOST:PORT:ADDR,ADDR…: the addresses of a host, without DNS; repeatable
+    #[argh(option)]
     pub(super) resolve: Vec<String>,
+
+    /// PEM file of the authorities to trust for https, in place of the system's; repeatable
+    #[argh(option)]
     pub(super) cacert: Vec<PathBuf>,
+
+    /// PEM file with a client certificate for https, and its key unless --key is given
+    #[argh(option)]
     pub(super) cert: Option<PathBuf>,
+
+    /// PEM file with the key of the client certificate
+    #[argh(option)]
     pub(super) key: Option<PathBuf>,
+
+    /// one ordered full download
+    #[argh(switch)]
     pub(super) disable_range_queries: bool,
+
+    /// allow or refuse: what to do when the server has no ranges; default allow
+    #[argh(option, default = "FullDownload::Allow")]
     pub(super) full_download: FullDownload,
+
+    /// say more; twice: each request
+    #[argh(switch, short = 'v')]
     pub(super) verbose: u8,
+
+    /// say nothing but errors
+    #[argh(switch, short = 'q')]
     pub(super) quiet: bool,
+}
+
+/// The part of the help that tells of them.
+pub(super) fn help() -> String {
+    let Err(exit) = Common::from_args(&["reflash"], &["--help"]) else {
+        return String::new();
+    };
+    let list = exit.output.lines();
+    let list = list.skip_while(|line| *line != "Options:").skip(1);
+    let list = list.take_while(|line| !line.trim_start().starts_with("--help"));
+    let lines: Vec<&str> = list.collect();
+    format!(
+        "\nOptions of all that read a bundle:\n{}\n",
+        lines.join("\n")
+    )
 }
 
 impl Common {

@@ -7,37 +7,34 @@ use std::sync::Arc;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::common::with_common;
-use super::values::{Floor, FullDownload, Retries, Seconds, Size};
+use super::common::Common;
 use super::{access, Command, Inspect};
 use crate::error::Result;
 use crate::inspect::Options;
 
-with_common! {
-    /// Tell what a bundle is: header, signatures, payloads, blocks. Its headers alone are fetched.
-    #[derive(FromArgs, ArgsInfo, Debug)]
-    #[argh(
-        subcommand,
-        name = "inspect",
-        example = "reflash inspect http://host/update.rugixb --root-cert root.pem",
-        note = "Nothing need be proven to be told of; but what --bundle-hash and --root-cert ask for\nmust hold, else the exit is 4."
-    )]
-    pub(super) struct Arguments {
-        /// the bundle: an http or https URL, a path, or - for standard input
-        #[argh(positional)]
-        bundle: String,
+/// Tell what a bundle is: header, signatures, payloads, blocks. Its headers alone are fetched.
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "inspect",
+    example = "reflash inspect http://host/update.rugixb --root-cert root.pem",
+    note = "Nothing need be proven to be told of; but what --bundle-hash and --root-cert ask for\nmust hold, else the exit is 4."
+)]
+pub(super) struct Arguments {
+    /// the bundle: an http or https URL, a path, or - for standard input
+    #[argh(positional)]
+    bundle: String,
 
-        /// one JSON object in place of a table
-        #[argh(switch)]
-        json: bool,
-    }
+    /// one JSON object in place of a table
+    #[argh(switch)]
+    json: bool,
 }
 
 pub(super) fn inspect(
     arguments: Arguments,
+    common: &Common,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Command> {
-    let common = arguments.common();
     let bundle = access::location(&arguments.bundle)?;
     let given = common.roots()?;
     let must_be_signed = given.is_some();
@@ -47,7 +44,7 @@ pub(super) fn inspect(
     };
     Ok(Command::Inspect(Box::new(Inspect {
         options: Options {
-            access: access::access(&common, &bundle, variable)?,
+            access: access::access(common, &bundle, variable)?,
             bundle,
             hash: common.hash()?,
             roots: roots.map(Arc::new),

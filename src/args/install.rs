@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::common::with_common;
-use super::values::{Floor, FullDownload, Retries, Seconds, Shown, Size};
+use super::common::Common;
+use super::values::{Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};
@@ -22,7 +22,6 @@ const MAX_WORKERS: usize = 64;
 /// Smallest memory budget.
 const MIN_MEMORY: u64 = 4 << 20;
 
-with_common! {
 /// Install a bundle onto block devices or files.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -86,14 +85,13 @@ pub(super) struct Arguments {
     #[argh(option)]
     report: Option<PathBuf>,
 }
-}
 
 pub(super) fn install(
     arguments: Arguments,
+    common: &Common,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Command> {
     let usage = |message: &str| Err(Error::Usage(message.to_owned()));
-    let common = arguments.common();
     let targets = match (arguments.target.clone(), arguments.slot.is_empty()) {
         (Some(target), true) => Targets::One(target),
         (None, false) => Targets::Slots(parse_slots(&arguments.slot)?),
@@ -113,7 +111,7 @@ pub(super) fn install(
     let level = common.level();
     Ok(Command::Install(Box::new(Install {
         options: Options {
-            access: access::access(&common, &bundle, variable)?,
+            access: access::access(common, &bundle, variable)?,
             bundle,
             trust,
             targets,
