@@ -387,20 +387,26 @@ fn parse_encoding(encoding: &Atom<'_>) -> Result<Encoding> {
             }
         }
     };
+    let algorithm = block_algorithm.require(at, "a block encoding names no hash algorithm")?;
+    let deduplicated =
+        deduplicated.require(at, "a block encoding does not say if it is deduplicated")?;
+    let sizes = match sizes.get() {
+        Some(sizes) => Some(list(sizes, MAX_BLOCKS * 4)?),
+        None => None,
+    };
+    // Without repeats there is one size for each hash, which bounds the longer list by the shorter.
+    let most = match &sizes {
+        Some(sizes) if !deduplicated => sizes.len() / 4 * algorithm.size(),
+        _ => MAX_BLOCKS * MAX_DIGEST_SIZE,
+    };
+    let hashes = hashes.require(at, "a block encoding has no block hashes")?;
     Ok(Encoding {
         chunker: block_chunker.require(at, "a block encoding names no chunker")?,
-        algorithm: block_algorithm.require(at, "a block encoding names no hash algorithm")?,
-        deduplicated: deduplicated
-            .require(at, "a block encoding does not say if it is deduplicated")?,
+        algorithm,
+        deduplicated,
         compression,
-        digests: list(
-            hashes.require(at, "a block encoding has no block hashes")?,
-            MAX_BLOCKS * MAX_DIGEST_SIZE,
-        )?,
-        sizes: match sizes.get() {
-            Some(sizes) => Some(list(sizes, MAX_BLOCKS * 4)?),
-            None => None,
-        },
+        digests: list(hashes, most)?,
+        sizes,
     })
 }
 

@@ -41,9 +41,14 @@ mod make_signature;
 // Whom to trust: signatures, chains, clocks, and what is said of those that fail.
 #[cfg(feature = "signatures")]
 mod trust;
+// Bundles made to hurt: every bit flipped, every length cut, promises of gigabytes, bombs.
+#[cfg(feature = "signatures")]
+mod hostile;
 // What a bundle is, as told to people and programs.
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
+// The crates: licences, sources, duplicates, C.
+mod dependencies;
 // The repository itself: structure, owners, versions.
 mod tidy;
