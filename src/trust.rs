@@ -11,10 +11,9 @@
 //! keys is that of the RustCrypto crates, DER that of the crate `der`. None of it is C. The cargo
 //! feature `signatures` brings all of it; without it, asking for it is a usage error.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::clock::{Clock, Time};
-use crate::error::{Error, Result};
+use crate::clock::Time;
 
 #[cfg(feature = "signatures")]
 mod asn1;
@@ -22,6 +21,7 @@ mod asn1;
 mod chain;
 #[cfg(feature = "signatures")]
 mod cms;
+#[cfg(feature = "signatures")]
 mod config;
 #[cfg(feature = "signatures")]
 mod key;
@@ -33,9 +33,9 @@ mod without;
 mod x509;
 
 #[cfg(feature = "signatures")]
-pub use with::{describe, Roots};
+pub use with::{configured, describe, Roots};
 #[cfg(not(feature = "signatures"))]
-pub use without::{describe, Roots};
+pub use without::{configured, describe, Roots};
 
 /// Why a signature, a certificate or a file does not count, in words.
 pub type Reason = String;
@@ -76,37 +76,4 @@ pub struct SignerInfo {
     pub chain: Vec<CertificateInfo>,
     /// The roots that accept it, by the file they stand in and their name; or why none does.
     pub verdict: Result<Vec<String>, Reason>,
-}
-
-/// The roots of a system: those that its administrator put below `etc`, if any.
-///
-/// | place | what |
-/// |---|---|
-/// | `reflash/roots.d/*.pem` | roots of this program |
-/// | `rugix/ctrl.toml`, `[signatures] roots` | paths of the reference's roots |
-pub fn configured(etc: &Path, clock: Clock) -> Result<Option<Roots>, BadFile> {
-    let files = config::files(etc)?;
-    if files.is_empty() {
-        return Ok(None);
-    }
-    Roots::load(&files, clock).map(Some)
-}
-
-/// A failure to prove that a bundle is what the owner signed.
-fn untrusted(reasons: &[Reason]) -> Error {
-    Error::Untrusted {
-        reason: match reasons {
-            [] => "it has no signature, and --root-cert asks for one".to_owned(),
-            [one] => format!("its signature is not accepted: {one}"),
-            several => {
-                let numbered = several.iter().enumerate();
-                let numbered = numbered.map(|(i, reason)| format!("({}) {reason}", i + 1));
-                let all = numbered.collect::<Vec<_>>().join("; ");
-                format!(
-                    "none of its {} signatures is accepted: {all}",
-                    several.len()
-                )
-            }
-        },
-    }
 }

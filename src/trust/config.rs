@@ -63,7 +63,7 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>, BadFile> {
             return Err(bad("there are too many files in it".to_owned()));
         }
     }
-    files.sort();
+    files.sort_unstable();
     Ok(files)
 }
 

@@ -13,9 +13,9 @@ use rustls_pki_types::CertificateDer;
 use super::chain::{Budget, Chain, Search};
 use super::cms::{self, Signed, Signer};
 use super::x509::Certificate;
-use super::{untrusted, BadFile, CertificateInfo, Reason, SignerInfo};
+use super::{config, BadFile, CertificateInfo, Reason, SignerInfo};
 use crate::clock::{Clock, Now};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rugix::parse_signed_metadata;
 
 /// Most bytes of a file of roots, and most roots.
@@ -117,6 +117,39 @@ impl Roots {
         let parsed = self.all.iter().map(|root| Certificate::parse(&root.der));
         // They were parsed before.
         parsed.filter_map(Result::ok).collect()
+    }
+}
+
+/// The roots of a system: those that its administrator put below `etc`, if any.
+///
+/// | place | what |
+/// |---|---|
+/// | `reflash/roots.d/*.pem` | roots of this program |
+/// | `rugix/ctrl.toml`, `[signatures] roots` | paths of the reference's roots |
+pub fn configured(etc: &Path, clock: Clock) -> Result<Option<Roots>, BadFile> {
+    let files = config::files(etc)?;
+    if files.is_empty() {
+        return Ok(None);
+    }
+    Roots::load(&files, clock).map(Some)
+}
+
+/// A failure to prove that a bundle is what the owner signed.
+fn untrusted(reasons: &[Reason]) -> Error {
+    Error::Untrusted {
+        reason: match reasons {
+            [] => "it has no signature, and --root-cert asks for one".to_owned(),
+            [one] => format!("its signature is not accepted: {one}"),
+            several => {
+                let numbered = several.iter().enumerate();
+                let numbered = numbered.map(|(i, reason)| format!("({}) {reason}", i + 1));
+                let all = numbered.collect::<Vec<_>>().join("; ");
+                format!(
+                    "none of its {} signatures is accepted: {all}",
+                    several.len()
+                )
+            }
+        },
     }
 }
 
