@@ -8,6 +8,11 @@ prefix ?= /usr/local
 
 include cross/routes.mk
 
+# The build date that goes into the binary (src/clock.rs): that of the last commit, so that the same
+# source gives the same bytes. Without git, and without this variable, it is that of the release.
+SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
+all demo system-test bench cross install: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+
 .PHONY: all
 all: ## release build for this machine (default)
 	$(CARGO) build --locked --release

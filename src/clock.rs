@@ -10,15 +10,15 @@ use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// When this binary was built: `SOURCE_DATE_EPOCH`, which the Makefile sets to the date of the last
-/// commit, so that the same source gives the same bytes. A build without either, such as one from a
-/// package of the source, knows the date of the release.
+/// commit, so that the same source gives the same bytes; but not before the release. A build
+/// without it, such as one from a package of the source, knows the release alone.
 pub const BUILD_DATE: Time = match option_env!("SOURCE_DATE_EPOCH") {
-    Some(text) => Time(number(text)),
-    None => RELEASED,
+    Some(text) if number(text) > RELEASED.0 => Time(number(text)),
+    _ => RELEASED,
 };
 
-/// 2026-11-30; to be moved with each version.
-const RELEASED: Time = Time(1_795_996_800);
+/// 2026-12-01; to be moved with each version.
+const RELEASED: Time = Time(1_796_083_200);
 
 const DAY: u64 = 86_400;
 
@@ -209,7 +209,7 @@ mod tests {
             let (y, m, d) = civil(day);
             assert_eq!(days(y, m, d), day);
         }
-        assert_eq!(Time::parse("2026-11-30"), Some(RELEASED));
+        assert_eq!(Time::parse("2026-12-01"), Some(RELEASED));
         for bad in [
             "",
             "@",

@@ -176,13 +176,15 @@ fail() {
 
 # Runs an install that must end with the given exit code. Report in $report, messages in $messages.
 report=$work/report messages=$work/messages
+# What it is run by, if anything.
+under=(env)
 install() { # EXIT BUNDLE-URL ARGUMENT…
     local expected=$1 code=0
     shift
     : >"$work/access.log"
     rm -f "$report"
     echo "reflash install $*"
-    "$reflash" install "$@" --report "$report" --progress none 2>"$messages" || code=$?
+    "${under[@]}" "$reflash" install "$@" --report "$report" --progress none 2>"$messages" || code=$?
     cat "$messages"
     [ "$code" = "$expected" ] || fail "exit $code, expected $expected"
 }
@@ -689,6 +691,58 @@ case_medium_is_full() {
     dev=$work/small/target
     install_new 5 --target "$dev" --seed "$old"
     incomplete
+}
+
+# ---- trust ------------------------------------------------------------------------------------
+
+plain=$vectors/payloads/plain.bin
+root_cert=$vectors/certs/root.crt
+
+# A board without a battery: what is valid by the build date is, what expired before it is not.
+case_clock_of_1970() {
+    command -v faketime >/dev/null || skip "no faketime"
+    device 65536
+    under=(faketime -m --exclude-monotonic '1970-01-02 00:00:00')
+    [ "$("${under[@]}" date +%Y)" = 1970 ] || skip "faketime does not work"
+    install 4 "$url/signed-expired.rugixb" --target "$dev" --root-cert "$root_cert"
+    says "expired on 2021-01-01T00:00:00Z"
+    says "the clock here says 1970-01-0"
+    untouched
+    install 0 "$url/signed-chain.rugixb" --target "$dev" --root-cert "$root_cert"
+    installed "$plain"
+    under=(faketime -m --exclude-monotonic '2130-01-01 00:00:00')
+    install 4 "$url/signed-chain.rugixb" --target "$dev" --root-cert "$root_cert"
+    says "and the clock here says 2130-01-01"
+}
+
+# Runs a command with another /etc.
+with_etc() {
+    unshare -m sh -c 'mount --bind "$1" /etc && shift && exec "$@"' sh "$work/etc" "$@"
+}
+
+case_configured_roots() {
+    rm -rf "$work/etc"
+    mkdir -p "$work/etc/reflash/roots.d" "$work/etc/rugix"
+    with_etc true 2>/dev/null || skip "no mount namespaces"
+    under=(with_etc)
+    device 65536
+    install 2 "$url/signed-ec.rugixb" --target "$dev"
+    says "what makes the bundle trusted?"
+    cp "$root_cert" "$work/etc/reflash/roots.d/ours.pem"
+    install 0 "$url/signed-ec.rugixb" --target "$dev"
+    installed "$plain"
+    install 4 "$url/signed-other-ca.rugixb" --target "$dev"
+    # The reference's own file counts too.
+    cp "$vectors/certs/other.crt" "$work/etc/rugix/"
+    printf '[signatures]\nroots = ["/etc/rugix/other.crt"]\n' >"$work/etc/rugix/ctrl.toml"
+    install 0 "$url/signed-other-ca.rugixb" --target "$dev"
+    with_etc "$reflash" inspect "$url/signed-other-ca.rugixb" | grep -F "/etc/rugix/other.crt" ||
+        fail "inspect does not know it"
+    # Not passed over when it cannot be used; and a trust option stands in for all of it.
+    printf '[signatures]\nroots = ["/etc/rugix/none.crt"]\n' >"$work/etc/rugix/ctrl.toml"
+    install 2 "$url/signed-ec.rugixb" --target "$dev"
+    says "/etc/rugix/none.crt"
+    install 0 "$url/signed-ec.rugixb" --target "$dev" --root-cert "$root_cert"
 }
 
 # ---- all of them ------------------------------------------------------------------------------
