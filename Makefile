@@ -76,7 +76,7 @@ bench-cpu-smoke: BENCH_CPU := --smoke
 bench-cpu-smoke: bench-cpu ## the same with little data: that it works, and nothing else
 
 .PHONY: cross
-cross: ## static binary of TARGET; ROUTE=ordinary or buildstd, FEATURES=tls (cross/README.md)
+cross: ## static binary of TARGET; ROUTE=ordinary or buildstd, FEATURES=signatures,tls (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)
 	$(CROSS_BUILD) --locked --release --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
 
