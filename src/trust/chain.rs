@@ -11,7 +11,8 @@
 //! | key usage, if present | digitalSignature | keyCertSign | not looked at |
 //! | extended key usage, if present | codeSigning, emailProtection or any | the same | not looked at |
 //! | validity | checked | checked | checked |
-//! | name constraints; critical extensions that are unknown | refused | refused | not looked at |
+//! | name constraints | refused | refused | refused |
+//! | critical extensions that are unknown | refused | refused | not looked at |
 //! | revocation lists | out of scope | out of scope | out of scope |
 //!
 //! The reference since 1.3 asks for codeSigning alone and does not look at the dates and the path
@@ -36,8 +37,8 @@ pub(super) struct Budget {
 impl Default for Budget {
     fn default() -> Self {
         Self {
-            candidates: 2000,
-            checks: 64,
+            candidates: 20_000,
+            checks: 128,
         }
     }
 }

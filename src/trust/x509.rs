@@ -44,6 +44,8 @@ const MAX_NAME: usize = 160;
 
 const WHAT: &str = "a certificate";
 
+const CONSTRAINED: &str = "it has name constraints, which are not supported";
+
 /// A certificate.
 #[derive(Clone, Debug)]
 pub(super) struct Certificate<'a> {
@@ -165,8 +167,8 @@ impl<'a> Certificate<'a> {
                 self.key_id = Some(id.contents);
             } else if name.is(NAME_CONSTRAINTS) {
                 // Not looked at, so not obeyed, critical or not.
-                self.odd = Some("it has name constraints, which are not supported");
-            } else if critical {
+                self.odd = Some(CONSTRAINED);
+            } else if critical && self.odd.is_none() {
                 self.odd = Some("it has a critical extension that is not known here");
             }
         }
@@ -201,6 +203,9 @@ impl<'a> Certificate<'a> {
 
     /// The same for a root: it is trusted as it is, but what it says of itself counts.
     pub(super) fn may_issue_as_root(&self, between: usize) -> Result<(), Reason> {
+        if self.odd == Some(CONSTRAINED) {
+            return Err(self.refused(CONSTRAINED));
+        }
         if self.authority.is_some() || !self.v3 {
             let length = self.authority.and_then(|authority| authority.path_length);
             if length.is_some_and(|length| usize::from(length) < between) {

@@ -354,6 +354,12 @@ fn a_root_is_trusted_as_it_is() {
     // A signer's certificate as root says nothing of others.
     let child = Wanted::signer("child").by(&alone);
     refused(judge(&child, &[&child], &[&alone]), "the signer's own");
+    // Name constraints would have to be obeyed.
+    let limits = vec![0x30, 0];
+    let narrow = Wanted::authority("narrow").extension(&[2, 5, 29, 30], limits, true);
+    let narrow = narrow.root();
+    let signer = Wanted::signer("signer").by(&narrow);
+    refused(judge(&signer, &[&signer], &[&narrow]), "name constraints");
     // D02.
     let expired = Wanted::authority("root").years(2000, 2026).root();
     let signer = Wanted::signer("signer").by(&expired);
