@@ -281,6 +281,7 @@ impl Error {
                 subject: Subject::Header,
                 ..
             } => Some("the bundle is not the one that --bundle-hash names"),
+            Self::Untrusted { .. } => Some("`reflash inspect` tells who signed it"),
             Self::TargetTooSmall { .. } => Some("install to a larger partition or file"),
             Self::TargetIo { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 Some("free space where the target file lies")

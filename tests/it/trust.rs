@@ -99,7 +99,10 @@ fn a_signed_bundle_is_installed_or_refused_by_its_root() {
     for (name, facts) in signed() {
         let outcome = install(&name, "root").run();
         if text(&facts, "/ours-with-root.crt") == "reject" {
-            outcome.expect_exit(4).expect_stderr("not trusted");
+            outcome
+                .expect_exit(4)
+                .expect_stderr("not trusted")
+                .expect_stderr("hint: ");
             assert_file(&target, &old);
         } else {
             outcome.expect_exit(0);
