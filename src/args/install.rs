@@ -1,0 +1,171 @@
+//! The options of `reflash install`.
+//!
+//! What they mean is in [`crate::install`]; here they are checked.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use argh::{ArgsInfo, FromArgs};
+
+use super::common::with_common;
+use super::values::{FullDownload, Retries, Seconds, Shown, Size};
+use super::{access, Command, Install};
+use crate::device::Care;
+use crate::error::{Error, Result};
+use crate::install::{Options, Targets};
+use crate::report::Progress;
+use crate::seed;
+
+/// Most workers: more connections than that are an attack on the server.
+const MAX_WORKERS: usize = 64;
+
+/// Smallest memory budget.
+const MIN_MEMORY: u64 = 4 << 20;
+
+with_common! {
+/// Install a bundle onto block devices or files.
+#[derive(FromArgs, ArgsInfo, Debug)]
+#[argh(
+    subcommand,
+    name = "install",
+    example = "reflash install http://host/update.rugixb --target /dev/mmcblk0p3 \\\n    --seed /dev/mmcblk0p2 --bundle-hash sha512-256:…",
+    note = "Benchmarking: --workers 1 --no-merge works as sequential installers do, one block\na request; --no-merge is good for nothing else."
+)]
+pub(super) struct Arguments {
+    /// the bundle: an http or https URL, a path, or - for standard input
+    #[argh(positional)]
+    bundle: String,
+
+    /// where the one slot payload of the bundle goes: a block device or file
+    #[argh(option)]
+    target: Option<PathBuf>,
+
+    /// NAME=PATH: where the payload for a slot goes; repeat for several
+    #[argh(option)]
+    slot: Vec<String>,
+
+    /// PATH or PATH=INDEX: device or file whose blocks may be reused, with a prepared block index
+    /// (.rugix-block-index) or scanned; repeatable
+    #[argh(option)]
+    seed: Vec<String>,
+
+    /// trust: none; one of the trust options is required
+    #[argh(switch)]
+    insecure_skip_bundle_verification: bool,
+
+    /// accept a payload without block index: nothing can be reused, nothing is checked before the
+    /// end
+    #[argh(switch)]
+    insecure_allow_missing_block_index: bool,
+
+    /// connections, default 8
+    #[argh(option, default = "8")]
+    workers: usize,
+
+    /// budget for bytes in flight, default 32M
+    #[argh(option, default = "Size(32 << 20)")]
+    memory: Size,
+
+    /// write to a device that is mounted or held; skips no integrity check
+    #[argh(switch)]
+    force: bool,
+
+    /// write the first block in its turn, not last
+    #[argh(switch)]
+    no_hold_back: bool,
+
+    /// benchmarking: ask for each block by itself
+    #[argh(switch)]
+    no_merge: bool,
+
+    /// auto, bar, lines, json or none; json goes to standard output; default auto
+    #[argh(option, default = "Shown::Auto")]
+    progress: Shown,
+
+    /// write the final report to this file as one JSON object
+    #[argh(option)]
+    report: Option<PathBuf>,
+}
+}
+
+pub(super) fn install(
+    arguments: Arguments,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Command> {
+    let usage = |message: &str| Err(Error::Usage(message.to_owned()));
+    let common = arguments.common();
+    let targets = match (arguments.target.clone(), arguments.slot.is_empty()) {
+        (Some(target), true) => Targets::One(target),
+        (None, false) => Targets::Slots(parse_slots(&arguments.slot)?),
+        (Some(_), false) => return usage("give either --target or --slot, not both"),
+        (None, true) => return usage("where to? give --target PATH, or --slot NAME=PATH"),
+    };
+    let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
+    if !(1..=MAX_WORKERS).contains(&arguments.workers) {
+        return Err(Error::Usage(format!(
+            "--workers must be from 1 to {MAX_WORKERS}"
+        )));
+    }
+    if arguments.memory.0 < MIN_MEMORY {
+        return usage("--memory must be at least 4M");
+    }
+    let bundle = access::location(&arguments.bundle)?;
+    let level = common.level();
+    Ok(Command::Install(Box::new(Install {
+        options: Options {
+            access: access::access(&common, &bundle, variable)?,
+            bundle,
+            trust,
+            targets,
+            care: Care {
+                force: arguments.force,
+                hold_back: !arguments.no_hold_back,
+            },
+            seeds: arguments.seed.iter().map(|text| parse_seed(text)).collect(),
+            allow_missing_index: arguments.insecure_allow_missing_block_index,
+            workers: arguments.workers,
+            memory: arguments.memory.0,
+            merge: !arguments.no_merge,
+        },
+        report: arguments.report,
+        progress: match arguments.progress {
+            Shown::Auto if common.quiet => Progress::None,
+            Shown::Auto => Progress::Auto,
+            Shown::Bar => Progress::Bar,
+            Shown::Lines => Progress::Lines,
+            Shown::Json => Progress::Json,
+            Shown::None => Progress::None,
+        },
+        level,
+    })))
+}
+
+fn parse_slots(slots: &[String]) -> Result<Vec<(String, PathBuf)>> {
+    let mut parsed: Vec<(String, PathBuf)> = Vec::new();
+    for slot in slots {
+        let (name, path) = match slot.split_once('=') {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => (name, path),
+            _ => return Err(Error::Usage(format!("--slot {slot:?} is not NAME=PATH"))),
+        };
+        if parsed.iter().any(|(other, _)| other == name) {
+            return Err(Error::Usage(format!("--slot {name} is given twice")));
+        }
+        parsed.push((name.to_owned(), PathBuf::from(path)));
+    }
+    Ok(parsed)
+}
+
+/// `PATH` or `PATH=INDEX`. A path may hold a `=` itself: what exists as a whole is a path.
+fn parse_seed(text: &str) -> seed::Spec {
+    let whole = PathBuf::from(text);
+    match text.rsplit_once('=') {
+        Some((path, index)) if !index.is_empty() && !whole.exists() => seed::Spec {
+            path: PathBuf::from(path),
+            index: Some(PathBuf::from(index)),
+        },
+        _ => seed::Spec {
+            path: whole,
+            index: None,
+        },
+    }
+}

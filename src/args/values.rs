@@ -1,0 +1,113 @@
+//! The values of options: sizes, durations, counts, and choices from a list.
+//!
+//! Each is checked here, when it is parsed, so that what is wrong with it is said in terms of what
+//! was typed.
+
+use std::time::Duration;
+
+use argh::FromArgValue;
+
+/// Longest duration of an option: added to the clock, any would have to fit.
+const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
+
+/// What to do when the server has no ranges.
+#[derive(FromArgValue, Debug, Clone, Copy)]
+pub(super) enum FullDownload {
+    Allow,
+    Refuse,
+}
+
+/// How progress is shown, as typed.
+#[derive(FromArgValue, Debug, Clone, Copy)]
+pub(super) enum Shown {
+    Auto,
+    Bar,
+    Lines,
+    Json,
+    None,
+}
+
+/// Bytes, written with K, M or G for powers of 1024, as curl does.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Size(pub(super) u64);
+
+impl FromArgValue for Size {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let (number, unit) = match text.char_indices().last() {
+            Some((at, 'k' | 'K')) => (text.get(..at), 10),
+            Some((at, 'm' | 'M')) => (text.get(..at), 20),
+            Some((at, 'g' | 'G')) => (text.get(..at), 30),
+            _ => (Some(text), 0),
+        };
+        number
+            .and_then(|number| number.parse::<u64>().ok())
+            .and_then(|number| number.checked_mul(1 << unit))
+            .map(Size)
+            .ok_or_else(|| format!("{text:?} is not a size such as 8M"))
+    }
+}
+
+/// A duration in seconds or with a unit: `2`, `0.5`, `500ms`, `2s`, `3m`, `1h`.
+#[derive(Debug, PartialEq, Clone, Copy)]
+pub(super) struct Seconds(pub(super) Duration);
+
+impl FromArgValue for Seconds {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let factor = match unit {
+            "" | "s" => Some(1.0),
+            "ms" => Some(0.001),
+            "m" => Some(60.0),
+            "h" => Some(3600.0),
+            _ => None,
+        };
+        number
+            .parse::<f64>()
+            .ok()
+            .zip(factor)
+            .and_then(|(number, factor)| Duration::try_from_secs_f64(number * factor).ok())
+            .filter(|duration| *duration <= MAX_DURATION)
+            .map(Seconds)
+            .ok_or_else(|| format!("{text:?} is not a duration such as 30s or 500ms"))
+    }
+}
+
+/// A number of retries, or no limit.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Retries(pub(super) Option<u32>);
+
+impl FromArgValue for Retries {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        match text {
+            "infinite" => Ok(Self(None)),
+            number => number
+                .parse()
+                .map(|number| Self(Some(number)))
+                .map_err(|_| format!("{text:?} is neither a number nor infinite")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_have_units() {
+        assert_eq!(Size::from_arg_value("3k"), Ok(Size(3072)));
+        assert_eq!(Size::from_arg_value("7"), Ok(Size(7)));
+        assert!(Size::from_arg_value("99999999999999G").is_err());
+        assert!(Size::from_arg_value("-1").is_err());
+        let seconds = |text| Seconds::from_arg_value(text).map(|seconds| seconds.0.as_millis());
+        assert_eq!(seconds("0"), Ok(0));
+        assert_eq!(seconds("1.5"), Ok(1500));
+        assert_eq!(seconds("250ms"), Ok(250));
+        assert_eq!(seconds("2m"), Ok(120_000));
+        for bad in ["", "s", "1x", "-1", "1e400", ".", "99999999h"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}
