@@ -27,7 +27,6 @@ use crate::report::Progress;
 /// Options of later versions, so that a script learns that and not that it mistyped.
 const NOT_YET: &[&str] = &[
     "--root-cert",
-    "--no-target-seed",
     "--verify",
     "--write-index",
 ];

@@ -16,12 +16,14 @@ use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::http::{Client, Counters};
+use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening, Trust};
-use crate::plan::{self, Plan, Shape};
+use crate::plan::{self, Plan, Shape, Standing};
 use crate::remote::{Access, Cursor, Location};
 use crate::report::{
     self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
 };
+use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
 use crate::write::{Outcome, Supply, Writer};
@@ -40,6 +42,41 @@ const STORED_SHARE: u64 = 2;
 /// allocator loses when threads hand large buffers to each other; glibc's lost more than that of a
 /// half (67 MiB at the peak of a 1.4 GB install with the default budget of 32).
 const UNPACKED_SHARE: u64 = 4;
+
+/// The part for blocks of a target's old content that are saved before they are written over: this
+/// fraction. With such content what comes and what is unpacked get less, to make room for it.
+const SAVED_SHARE: u64 = 4;
+
+/// How the memory budget is shared out.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// For what comes.
+    stored: u64,
+    /// For what is unpacked ahead.
+    unpacked: u64,
+    /// For what is saved of the target's old content.
+    saved: u64,
+}
+
+impl Shares {
+    fn new(memory: u64, old: &Old) -> Self {
+        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE);
+        if old.is_empty() {
+            Self {
+                stored,
+                unpacked,
+                saved: 0,
+            }
+        } else {
+            let saved = memory / SAVED_SHARE;
+            Self {
+                stored: stored - saved / 2,
+                unpacked: unpacked - saved / 2,
+                saved,
+            }
+        }
+    }
+}
 
 /// Where payloads go.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +102,8 @@ pub struct Options {
     pub care: Care,
     /// Where blocks may be reused from.
     pub seeds: Vec<seed::Spec>,
+    /// Reuse what the targets themselves held before.
+    pub target_seed: bool,
     /// Accept payloads without block index.
     pub allow_missing_index: bool,
     /// Connections.
@@ -128,7 +167,7 @@ impl Source<'_> {
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
         unpacker: &Unpacker<'_, 's>,
-        options: &Options,
+        (policy, budget): (&Policy, u64),
         writer: impl FnOnce(&mut Supply<'_, '_, 's>) -> Result<R>,
     ) -> Result<R> {
         let clients = match self {
@@ -140,8 +179,8 @@ impl Source<'_> {
             clients,
             spans,
             in_hand,
-            stored_budget(options),
-            &options.access.policy,
+            budget,
+            policy,
             unpacker,
             |workers| {
                 let result = writer(&mut Supply::Workers(workers, unpacker.ahead()));
@@ -162,6 +201,9 @@ impl Source<'_> {
 struct Decided {
     opened: Opened,
     have: Have,
+    /// What stood on the target, and how much of it may be saved.
+    old: Old,
+    shares: Shares,
     plan: Plan,
 }
 
@@ -179,6 +221,9 @@ impl Run<'_> {
         let mut targets = self.open_targets()?;
         let result = self.run_on(&mut targets);
         self.touched = targets.iter().any(Target::touched);
+        if result.is_ok() {
+            targets.into_iter().for_each(Target::finish);
+        }
         result
     }
 
@@ -270,10 +315,11 @@ impl Run<'_> {
         let mut seeds = seed::open(&self.options.seeds);
         let shape = self.shape(!clients.is_empty());
         // Where everything is known ahead, all is decided before anything is written.
-        let mut decided: VecDeque<Decided> = ahead
-            .into_iter()
-            .map(|opened| self.decide(opened, &seeds, &shape))
-            .collect();
+        let mut decided = VecDeque::new();
+        for (opened, destination) in ahead.into_iter().zip(destinations) {
+            let target = targets.get(*destination);
+            decided.push_back(self.decide(opened, &seeds, target, &shape));
+        }
         self.check_download(&decided, !clients.is_empty())?;
         for (decided, destination) in decided.iter().zip(destinations) {
             if let Some(target) = targets.get(*destination) {
@@ -286,7 +332,7 @@ impl Run<'_> {
                 Some(decided) => Some(decided),
                 None => self
                     .next_payload(&mut opening, destinations, targets)?
-                    .map(|opened| self.decide(opened, &seeds, &shape)),
+                    .map(|opened| self.decide(opened, &seeds, targets.get(*destination), &shape)),
             };
             let (Some(decided), Some(target)) = (next, targets.get_mut(*destination)) else {
                 return Err(Error::Internal("a payload or its target is lost"));
@@ -304,14 +350,21 @@ impl Run<'_> {
             };
             self.install_payload(job, decided, &mut source, &mut seeds)?;
         }
-        if clients.is_empty() {
+        // If nothing had to be fetched, nothing is.
+        if clients.is_empty() && targets.iter().any(Target::touched) {
             opening.close()?;
         }
         Ok(())
     }
 
     /// Finds out what is there of a payload, and plans the rest.
-    fn decide(&mut self, opened: Opened, seeds: &[Seed], shape: &Shape) -> Decided {
+    fn decide(
+        &mut self,
+        opened: Opened,
+        seeds: &[Seed],
+        target: Option<&Target>,
+        shape: &Shape,
+    ) -> Decided {
         let Payload {
             number,
             index,
@@ -320,24 +373,36 @@ impl Run<'_> {
         } = &opened.payload;
         let start = Instant::now();
         self.reporter.phase(Phase::Seed);
-        let have = index.as_ref().map_or_else(Have::default, |index| {
-            seed::find(seeds, index, self.reporter)
+        let target = target.filter(|_| self.options.target_seed);
+        let (have, old) = index.as_ref().map_or_else(Default::default, |index| {
+            seed::find(seeds, target, index, self.reporter)
         });
         self.seconds.seed += start.elapsed().as_secs_f64();
         self.reporter.phase(Phase::Plan);
+        let shares = Shares::new(self.options.memory, &old);
         let plan = match index {
-            Some(index) => plan::plan(index, &have, 0, shape),
+            Some(index) => {
+                let survival = Survival::new(shares.saved);
+                plan::plan(index, &have, &Standing::start(&old, &survival), shape)
+            }
             None => Plan::whole(data, shape),
         };
         log::info!(
-            "plan payload={number} blocks={} fetch={} bytes={} runs={} spans={}",
+            "plan payload={number} blocks={} kept={} fetch={} bytes={} runs={} spans={}",
             plan.steps.len(),
+            plan.kept,
             plan.fetched,
             plan.bytes(),
             plan.runs,
             plan.spans.len()
         );
-        Decided { opened, have, plan }
+        Decided {
+            opened,
+            have,
+            old,
+            shares,
+            plan,
+        }
     }
 
     /// Adds up what is to be received in all, and refuses to begin if the user allows less.
@@ -347,7 +412,8 @@ impl Run<'_> {
             .iter()
             .enumerate()
             .map(|(number, decided)| {
-                let closing = self.closing(&decided.opened.payload, number == last && has_workers);
+                let wanted = number == last && has_workers && !decided.plan.spans.is_empty();
+                let closing = self.closing(&decided.opened.payload, wanted);
                 let spans = with_closing(&decided.plan.spans, closing.as_ref());
                 missing(&spans, &decided.opened)
             })
@@ -421,6 +487,8 @@ impl Run<'_> {
         let Decided {
             opened: Opened { payload, in_hand },
             mut have,
+            old,
+            shares,
             mut plan,
         } = decided;
         let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
@@ -428,12 +496,15 @@ impl Run<'_> {
             .payload(payload.number, self.payload_count, blocks, &self.counts);
         let start = Instant::now();
         self.reporter.phase(Phase::Install);
-        let closing = self.closing(&payload, job.is_last && source.has_workers());
-        let ahead = Ahead::new(self.options.memory / UNPACKED_SHARE);
+        // What is all there needs no look at the bundle's end.
+        let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
+        let closing = self.closing(&payload, wanted);
+        let ahead = Ahead::new(shares.unpacked);
         let mut writer = Writer::new(
             &payload,
             entry,
             target,
+            (&old, Survival::new(shares.saved)),
             seeds,
             self.reporter,
             &mut self.counts,
@@ -442,7 +513,8 @@ impl Run<'_> {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
             let unpacker = Unpacker::new(payload.index.as_ref(), &plan, &ahead);
-            let outcome = source.supply(&spans, in_hand, &unpacker, self.options, |supply| {
+            let terms = (&self.options.access.policy, shares.stored);
+            let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
                 let outcome = writer.run(&plan, &spans, supply)?;
                 if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
                     let bytes = writer.take_tail(&spans, closing.start, supply)?;
@@ -452,12 +524,14 @@ impl Run<'_> {
             });
             match (outcome, &payload.index) {
                 (Ok(Outcome::Done), _) => break Ok(()),
-                (Ok(Outcome::Replan { without, from }), Some(index)) => {
-                    have.forget(without);
-                    plan = plan::plan(index, &have, from, job.shape);
+                (Ok(outcome), Some(index)) => {
+                    if let Outcome::Without(seed) = outcome {
+                        have.forget(seed);
+                    }
+                    plan = plan::plan(index, &have, &writer.standing(), job.shape);
                     writer.planned(self.counters.bytes() + plan.bytes());
                 }
-                (Ok(Outcome::Replan { .. }), None) => {
+                (Ok(_), None) => {
                     break Err(Error::Internal("a payload without index has no seeds"))
                 }
                 (Err(error), _) => break Err(error),
@@ -485,7 +559,8 @@ impl Run<'_> {
     }
 
     fn shape(&self, has_workers: bool) -> Shape {
-        let share = stored_budget(self.options) / (2 * self.options.workers.max(1) as u64);
+        let stored = self.options.memory / STORED_SHARE;
+        let share = stored / (2 * self.options.workers.max(1) as u64);
         Shape {
             max_span: share.clamp(MIN_SPAN, MAX_SPAN),
             merge: self.options.merge,
@@ -499,10 +574,10 @@ impl Run<'_> {
         let target_size = self.payloads.iter().map(|payload| payload.size).sum();
         Report {
             schema: report::SCHEMA,
-            result: if error.is_some() {
-                "failed"
-            } else {
-                "installed"
+            result: match error {
+                Some(_) => "failed",
+                None if self.touched => "installed",
+                None => "current",
             },
             exit: error.map_or(0, |error| error.class().exit_code()),
             error: error.map(ToString::to_string),
@@ -525,11 +600,6 @@ fn missing(spans: &[Range<u64>], opened: &Opened) -> u64 {
         .iter()
         .map(|span| span.end.saturating_sub(span.start.max(in_hand)))
         .sum()
-}
-
-/// The part of the memory budget for stored bytes.
-fn stored_budget(options: &Options) -> u64 {
-    options.memory / STORED_SHARE
 }
 
 /// The spans of a plan and the end of the last payload, in one request if they touch.

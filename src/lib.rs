@@ -21,7 +21,8 @@
 //!
 //! [`install`] runs them, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
 //! (where bytes come from), [`connect`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
-//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
+//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`busy`] and [`old`] (the
+//! target), [`error`].
 //!
 //! # Threads
 //!
@@ -53,6 +54,7 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 
 pub mod args;
 pub mod bundle;
+pub mod busy;
 pub mod chunker;
 pub mod connect;
 pub mod device;
@@ -62,6 +64,7 @@ pub mod hash;
 pub mod http;
 pub mod install;
 pub mod open;
+pub mod old;
 pub mod ordered;
 #[cfg(feature = "pack")]
 pub mod pack;

@@ -5,6 +5,9 @@
 //! [`Have`], is only a claim: the writer hashes every block it reads from a seed and fetches it
 //! instead when it is not what was claimed. So an index may be stale and a medium may lie.
 //!
+//! The target's own old content is a seed like the others ([`Old`]), but one that goes as it is
+//! written over: it is always scanned, and of each block all places are noted.
+//!
 //! A seed can never make an install fail. Whatever goes wrong here is a warning and a smaller
 //! set; a seed that keeps failing is dropped ([`Seed::failed`]).
 
@@ -13,11 +16,13 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use crate::bundle::{Index, MAX_BLOCKS, MAX_BLOCK_SIZE};
-use crate::hash::MAX_DIGEST_SIZE;
+use crate::bundle::{Block, Index, Size, MAX_BLOCKS, MAX_BLOCK_SIZE};
+use crate::device::Target;
+use crate::hash::{Hasher, MAX_DIGEST_SIZE};
+use crate::old::Old;
 use crate::report::Reporter;
 use crate::rugix::{self, BlockIndex};
-use crate::scan::Scan;
+use crate::scan::{Found, Scan};
 
 /// Failures after which a seed is dropped. Each costs a round trip of its own; more than a few are
 /// no accident but a wrong index or a dying medium.
@@ -25,6 +30,15 @@ const MAX_FAILURES: u32 = 16;
 
 /// Largest block index file: what the format's limits allow, and its fields.
 const MAX_INDEX_FILE: u64 = (MAX_BLOCKS * (MAX_DIGEST_SIZE + 4) + 4096) as u64;
+
+/// Places behind which the last block of a payload is looked for.
+const MAX_LAST_PLACES: usize = 8;
+
+/// Sizes of a last block at which its end is likely: that of an image is a whole number of these.
+const LIKELY_STEP: usize = 512;
+
+/// Largest last block that is looked for at every size. A second of work on a slow board.
+const MAX_LAST_SIZE: usize = 1 << 20;
 
 /// A seed as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +86,11 @@ impl Have {
     /// Where block `number` stands.
     pub fn place(&self, number: u32) -> Option<Place> {
         self.places.get(number as usize).copied().flatten()
+    }
+
+    /// Whether block `number` stands anywhere.
+    pub fn has(&self, number: u32) -> bool {
+        self.place(number).is_some()
     }
 
     /// Notes a place for block `number`, unless one is known already.
@@ -146,14 +165,25 @@ pub fn open(specs: &[Spec]) -> Vec<Seed> {
     seeds
 }
 
-/// Looks the blocks of a payload up in the seeds; the first seed that has a block wins.
-pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
+/// Looks the blocks of a payload up in the seeds, the first that has a block wins; and in the old
+/// content of the target, if it may be used.
+pub fn find(
+    seeds: &[Seed],
+    target: Option<&Target>,
+    index: &Index,
+    reporter: &Reporter,
+) -> (Have, Old) {
     let mut have = Have::nothing(index);
-    let total: u64 = seeds.iter().map(|seed| seed.size).sum();
+    let reach = target.map_or(0, |target| reach(index).min(target.old_size()));
+    let total: u64 = seeds.iter().map(|seed| seed.size).sum::<u64>() + reach;
     let done = std::sync::atomic::AtomicU64::new(0);
     let progress = |bytes: u64| {
         let before = done.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         reporter.seed_progress(before + bytes, total);
+    };
+    let old = match target.filter(|_| reach > 0) {
+        Some(target) => find_old(target, reach, index, &progress),
+        None => Old::default(),
     };
     for (number, seed) in (0u16..).zip(seeds) {
         if seed.failures >= MAX_FAILURES {
@@ -182,7 +212,121 @@ pub fn find(seeds: &[Seed], index: &Index, reporter: &Reporter) -> Have {
             index.len()
         );
     }
-    have
+    (have, old)
+}
+
+/// How far into a target blocks of the payload may be of use: its size, as far as that can be
+/// known or guessed from above, and a block more.
+fn reach(index: &Index) -> u64 {
+    let mut reach = u64::from(index.chunker().max_size());
+    let mut blocks = index.blocks().peekable();
+    while let Some(block) = blocks.next() {
+        let repeats = block.first != block.number
+            || blocks.peek().is_some_and(|next| next.first == block.first);
+        reach += match block.size {
+            Size::Exact(size) => u64::from(size),
+            // Long runs of one byte make the largest blocks; others are a quarter on the average.
+            Size::AtMost(bound) if repeats => u64::from(bound),
+            Size::AtMost(bound) => u64::from(bound) * 3 / 8,
+        };
+    }
+    reach
+}
+
+/// Scans the first `reach` bytes of a target.
+fn find_old(
+    target: &Target,
+    reach: u64,
+    index: &Index,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Old {
+    if index.chunker().max_size() > MAX_BLOCK_SIZE {
+        return Old::default();
+    }
+    let algorithm = index.algorithm();
+    let scan = Scan {
+        read_at: &|buffer, offset| target.read_medium(buffer, offset),
+        size: reach,
+        chunker: index.chunker(),
+        progress,
+    };
+    let (mut found, error) = scan.run(&|bytes| index.find(&algorithm.digest(bytes)));
+    if let Some(error) = error {
+        log::warn!(
+            "target {} cannot be read everywhere: {error}; using what could be read",
+            target.path().display()
+        );
+    }
+    found.extend(find_last(target, &found, index));
+    let old = Old::new(found);
+    log::info!(
+        "target {} has places={} blocks={}",
+        target.path().display(),
+        old.len(),
+        index.len()
+    );
+    old
+}
+
+/// The last block of a payload, where other bytes follow it: there a scan does not cut.
+fn find_last(target: &Target, found: &[Found<u32>], index: &Index) -> Option<Found<u32>> {
+    let count = u32::try_from(index.len()).ok()?;
+    let last = index.block(count.checked_sub(1)?)?;
+    let places: Vec<u64> = if index.chunker().is_fixed() {
+        vec![u64::from(last.number) * u64::from(index.chunker().max_size())]
+    } else if let Some(before) = last.number.checked_sub(1) {
+        let before = index.block(before)?.first;
+        let ends = found.iter().rev().filter(|block| block.kept == before);
+        ends.map(|block| block.offset + u64::from(block.size))
+            .filter(|end| found.binary_search_by_key(end, |block| block.offset).is_err())
+            .take(MAX_LAST_PLACES)
+            .collect()
+    } else {
+        vec![0]
+    };
+    // All the others are there: then it is worth a closer look.
+    let others = || {
+        let mut there: Vec<u32> = found.iter().map(|block| block.kept).collect();
+        there.sort_unstable();
+        let there = |block: Block| there.binary_search(&block.first).is_ok();
+        index.blocks().all(|block| block.first == last.first || there(block))
+    };
+    let find = |step| places.iter().find_map(|at| last_at(target, *at, &last, step));
+    find(LIKELY_STEP).or_else(|| others().then(|| find(1)).flatten())
+}
+
+/// The last block at `offset`, tried at sizes that end at a multiple of `step` on the target.
+fn last_at(target: &Target, offset: u64, last: &Block, step: usize) -> Option<Found<u32>> {
+    let room = target.old_size().checked_sub(offset)?;
+    let size = u64::from(last.size.bound()).min(room);
+    let mut bytes = vec![0; usize::try_from(size).ok()?];
+    target.read_medium(&mut bytes, offset).ok()?;
+    let found = |size: usize| {
+        Some(Found {
+            offset,
+            size: u32::try_from(size).ok()?,
+            kept: last.first,
+        })
+    };
+    if let Size::Exact(size) = last.size {
+        let right = bytes.len() == size as usize && last.digest.verify(&bytes).is_ok();
+        return right.then(|| found(bytes.len())).flatten();
+    }
+    if step == 1 && bytes.len() > MAX_LAST_SIZE {
+        return None;
+    }
+    let mut hasher = Hasher::new(last.digest.algorithm());
+    let first = step - usize::try_from(offset % step as u64).ok()?;
+    let mut done = 0;
+    let ends = (first..bytes.len()).step_by(step).chain([bytes.len()]);
+    for end in ends {
+        hasher.update(bytes.get(done..end)?);
+        done = end;
+        if hasher.clone().finish() == last.digest {
+            return found(end);
+        }
+    }
+    None
 }
 
 /// Reads a block index file, if it is one that fits the payload.

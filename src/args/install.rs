@@ -49,6 +49,10 @@ pub(super) struct Arguments {
     #[argh(option)]
     seed: Vec<String>,
 
+    /// do not reuse what the target itself holds
+    #[argh(switch)]
+    no_target_seed: bool,
+
     /// trust: none; one of the trust options is required
     #[argh(switch)]
     insecure_skip_bundle_verification: bool,
@@ -122,6 +126,7 @@ pub(super) fn install(
                 hold_back: !arguments.no_hold_back,
             },
             seeds: arguments.seed.iter().map(|text| parse_seed(text)).collect(),
+            target_seed: !arguments.no_target_seed,
             allow_missing_index: arguments.insecure_allow_missing_block_index,
             workers: arguments.workers,
             memory: arguments.memory.0,

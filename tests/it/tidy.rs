@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 27] = [
+const IMPORTS: [(&str, &[&str]); 29] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -26,8 +26,10 @@ const IMPORTS: [(&str, &[&str]); 27] = [
     ("tls", &[]),
     ("connect", &["proxy", "tls"]),
     ("http", &["connect", "proxy"]),
-    ("device", &["error", "hash"]),
+    ("busy", &[]),
+    ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
+    ("old", &["scan"]),
     ("report", &["error", "http"]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
@@ -41,25 +43,25 @@ const IMPORTS: [(&str, &[&str]); 27] = [
     (
         "seed",
         &[
-            "bundle", "chunker", "device", "error", "hash", "report", "rugix", "scan",
+            "bundle", "chunker", "device", "error", "hash", "old", "report", "rugix", "scan",
         ],
     ),
-    ("plan", &["bundle", "seed"]),
+    ("plan", &["bundle", "old", "seed"]),
     ("fetch", &["error", "http", "retry"]),
     ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
     (
         "write",
         &[
-            "bundle", "device", "error", "fetch", "hash", "plan", "remote", "report", "seed",
-            "unpack", "xz",
+            "bundle", "device", "error", "fetch", "hash", "old", "plan", "remote", "report", "scan",
+            "seed", "unpack", "xz",
         ],
     ),
     // The one that sees all stages, but no bytes of a format.
     (
         "install",
         &[
-            "bundle", "device", "error", "fetch", "hash", "http", "open", "plan", "remote",
-            "report", "rugix", "seed", "unpack", "write",
+            "bundle", "device", "error", "fetch", "hash", "http", "old", "open", "plan", "remote",
+            "report", "retry", "rugix", "seed", "unpack", "write",
         ],
     ),
     // Around them: the tool that makes bundles, and the command line.
@@ -84,13 +86,14 @@ const STAGES: [&str; 8] = [
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 12] = [
+const CRATES: [(&str, &[&str]); 13] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
     ("crossbeam_channel", &["fetch", "retry", "ordered"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
+    ("rustix", &["device"]),
     ("rustls", &["tls"]),
     ("serde", &["report", "pack"]),
     ("serde_json", &["report", "pack"]),
