@@ -99,9 +99,8 @@ fn user_of(part_of: &dyn Fn(&str) -> bool) -> Option<String> {
     }
     let swaps = swaps();
     let swap = swaps.iter().find(|swap| {
-        fs::metadata(swap).is_ok_and(|m| {
-            m.file_type().is_block_device() && part_of(&numbers(m.rdev()))
-        })
+        fs::metadata(swap)
+            .is_ok_and(|m| m.file_type().is_block_device() && part_of(&numbers(m.rdev())))
     });
     swap.map(|swap| format!("swap on {swap}"))
 }
@@ -128,8 +127,7 @@ fn held_by(name: &str) -> String {
 fn loop_on(path: &Path) -> Option<String> {
     entries("/sys/block").find_map(|entry| {
         let below = line(entry.path().join("loop/backing_file"))?;
-        (Path::new(&below) == path)
-            .then(|| held_by(&entry.file_name().to_string_lossy()))
+        (Path::new(&below) == path).then(|| held_by(&entry.file_name().to_string_lossy()))
     })
 }
 
@@ -184,7 +182,9 @@ pub fn below(path: &Path) -> Vec<String> {
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let mut mounts = mounts.lines().filter_map(Mount::parse);
             let mount = mounts.find(|mount| mount.numbers == own);
-            mount.and_then(|mount| mount.source_numbers()).unwrap_or(own)
+            mount
+                .and_then(|mount| mount.source_numbers())
+                .unwrap_or(own)
         };
         let mut devices = vec![device];
         while let Some(device) = devices.pop() {

@@ -494,7 +494,14 @@ impl Target {
     /// Writes and syncs what was held back: from now on the target is the image.
     pub fn seal(&mut self) -> Result<()> {
         if self.wiped && !self.held.is_empty() {
-            self.write(&self.held, 0)?;
+            // Held back may be a block of any size, of which a power cut leaves any part: what makes
+            // it look complete comes after the rest of it.
+            let (first, rest) = self.held.split_at(self.held.len().min(HOLD_BACK));
+            if !rest.is_empty() {
+                self.write(rest, HOLD_BACK as u64)?;
+                self.sync_medium(HOLD_BACK as u64)?;
+            }
+            self.write(first, 0)?;
             self.sync_medium(0)?;
         }
         if self.created {

@@ -120,9 +120,25 @@ pub fn install(
     reporter: &Reporter,
     counters: &Arc<Counters>,
 ) -> (Report, Result<()>) {
+    install_on(options, reporter, counters, &|path| {
+        Target::open(path, options.care)
+    })
+}
+
+/// Opens a target by the path that the user gave.
+pub type OpenTarget<'a> = &'a dyn Fn(&Path) -> Result<Target>;
+
+/// The same with targets on other media than the kernel's.
+pub fn install_on(
+    options: &Options,
+    reporter: &Reporter,
+    counters: &Arc<Counters>,
+    open: OpenTarget<'_>,
+) -> (Report, Result<()>) {
     let started = Instant::now();
     let mut run = Run {
         options,
+        open,
         reporter,
         counters,
         counts: Counts::default(),
@@ -140,6 +156,7 @@ pub fn install(
 
 struct Run<'a> {
     options: &'a Options,
+    open: OpenTarget<'a>,
     reporter: &'a Reporter,
     counters: &'a Arc<Counters>,
     counts: Counts,
@@ -251,7 +268,7 @@ impl Run<'_> {
             // Before it is opened: a device that we hold ourselves could not be.
             let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
             if other.is_none() {
-                let target = Target::open(path, self.options.care)?;
+                let target = (self.open)(path)?;
                 self.reporter.target(target.touched_flag());
                 other = targets
                     .iter()

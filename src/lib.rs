@@ -63,8 +63,8 @@ pub mod fetch;
 pub mod hash;
 pub mod http;
 pub mod install;
-pub mod open;
 pub mod old;
+pub mod open;
 pub mod ordered;
 #[cfg(feature = "pack")]
 pub mod pack;

@@ -232,10 +232,15 @@ mod tests {
         let mut survival = Survival::new(15);
         let mut saved = Vec::new();
         // Block 4 stands behind too.
-        survival.advance(&old, 11, |_| true, |block| {
-            saved.push(block.kept);
-            true
-        });
+        survival.advance(
+            &old,
+            11,
+            |_| true,
+            |block| {
+                saved.push(block.kept);
+                true
+            },
+        );
         assert_eq!(saved, [5]);
         assert!(survival.has(&old, 5) && survival.has(&old, 4));
         // No room for block 6.

@@ -186,7 +186,12 @@ pub fn plan(index: &Index, have: &Have, standing: &Standing<'_>, shape: &Shape) 
         plan.steps.push(step);
         survival.release(number);
         position += u64::from(*size);
-        survival.advance(old, position, |block| block > number && usable(block), |_| true);
+        survival.advance(
+            old,
+            position,
+            |block| block > number && usable(block),
+            |_| true,
+        );
     }
     plan.least_size = least_size(index, from, &plan.steps);
     plan.fetched = wanted.len() as u64;
@@ -255,7 +260,11 @@ impl Guesses {
                 unknown += 1;
                 // What repeats at once is a long run of one byte: blocks of the largest size.
                 let run = blocks.peek().is_some_and(|next| next.first == block.first);
-                let guess = if run || block.first != block.number { max } else { max / 4 };
+                let guess = if run || block.first != block.number {
+                    max
+                } else {
+                    max / 4
+                };
                 sizes.push(u32::try_from(guess).unwrap_or(u32::MAX));
                 continue;
             };
@@ -536,10 +545,7 @@ mod tests {
         let index = index(&[(0, 10)], true, 0);
         let plan = anew(&index, &have(&index, &[0]), &SHAPE);
         assert!(plan.spans.is_empty() && plan.bytes() == 0);
-        assert_eq!(
-            after(&index, &Have::nothing(&index), 1, &SHAPE).steps,
-            []
-        );
+        assert_eq!(after(&index, &Have::nothing(&index), 1, &SHAPE).steps, []);
     }
 
     #[test]
@@ -598,11 +604,7 @@ mod tests {
             };
             let from = u32::try_from(random.below(count + 1)).expect("small");
             let plan = after(&index, &have, from, &shape);
-            assert_eq!(
-                plan,
-                after(&index, &have, from, &shape),
-                "seed {seed}"
-            );
+            assert_eq!(plan, after(&index, &have, from, &shape), "seed {seed}");
             check(&plan, &index, &have, from, &shape, seed);
         }
     }

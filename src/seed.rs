@@ -31,6 +31,9 @@ const MAX_FAILURES: u32 = 16;
 /// Largest block index file: what the format's limits allow, and its fields.
 const MAX_INDEX_FILE: u64 = (MAX_BLOCKS * (MAX_DIGEST_SIZE + 4) + 4096) as u64;
 
+/// How far behind the payload's end a target is looked through: this fraction of its size.
+const OLD_SURPLUS: u64 = 8;
+
 /// Places behind which the last block of a payload is looked for.
 const MAX_LAST_PLACES: usize = 8;
 
@@ -216,7 +219,7 @@ pub fn find(
 }
 
 /// How far into a target blocks of the payload may be of use: its size, as far as that can be
-/// known or guessed from above, and a block more.
+/// known or guessed from above, and something more, for an old image may be larger than the new.
 fn reach(index: &Index) -> u64 {
     let mut reach = u64::from(index.chunker().max_size());
     let mut blocks = index.blocks().peekable();
@@ -230,16 +233,11 @@ fn reach(index: &Index) -> u64 {
             Size::AtMost(bound) => u64::from(bound) * 3 / 8,
         };
     }
-    reach
+    reach + reach / OLD_SURPLUS
 }
 
 /// Scans the first `reach` bytes of a target.
-fn find_old(
-    target: &Target,
-    reach: u64,
-    index: &Index,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Old {
+fn find_old(target: &Target, reach: u64, index: &Index, progress: &(dyn Fn(u64) + Sync)) -> Old {
     if index.chunker().max_size() > MAX_BLOCK_SIZE {
         return Old::default();
     }
@@ -257,7 +255,12 @@ fn find_old(
             target.path().display()
         );
     }
-    found.extend(find_last(target, &found, index));
+    for last in find_last(target, &found, index) {
+        // Behind the image may stand what goes on like one of its blocks.
+        let end = last.offset + u64::from(last.size);
+        found.retain(|b| b.offset >= end || b.offset + u64::from(b.size) <= last.offset);
+        found.push(last);
+    }
     let old = Old::new(found);
     log::info!(
         "target {} has places={} blocks={}",
@@ -269,30 +272,47 @@ fn find_old(
 }
 
 /// The last block of a payload, where other bytes follow it: there a scan does not cut.
-fn find_last(target: &Target, found: &[Found<u32>], index: &Index) -> Option<Found<u32>> {
-    let count = u32::try_from(index.len()).ok()?;
-    let last = index.block(count.checked_sub(1)?)?;
-    let places: Vec<u64> = if index.chunker().is_fixed() {
-        vec![u64::from(last.number) * u64::from(index.chunker().max_size())]
-    } else if let Some(before) = last.number.checked_sub(1) {
-        let before = index.block(before)?.first;
-        let ends = found.iter().rev().filter(|block| block.kept == before);
-        ends.map(|block| block.offset + u64::from(block.size))
-            .filter(|end| found.binary_search_by_key(end, |block| block.offset).is_err())
-            .take(MAX_LAST_PLACES)
-            .collect()
-    } else {
-        vec![0]
+fn find_last(target: &Target, found: &[Found<u32>], index: &Index) -> Vec<Found<u32>> {
+    let block = |number: u32| index.block(number.checked_sub(1)?);
+    let Some(last) = u32::try_from(index.len()).ok().and_then(block) else {
+        return Vec::new();
     };
-    // All the others are there: then it is worth a closer look.
-    let others = || {
-        let mut there: Vec<u32> = found.iter().map(|block| block.kept).collect();
-        there.sort_unstable();
-        let there = |block: Block| there.binary_search(&block.first).is_ok();
-        index.blocks().all(|block| block.first == last.first || there(block))
+    let mut sizes = vec![None; index.len()];
+    for block in found {
+        if let Some(size) = sizes.get_mut(block.kept as usize) {
+            *size = Some(block.size);
+        }
+    }
+    let size = |block: Block| match block.size {
+        Size::Exact(size) => Some(u64::from(size)),
+        Size::AtMost(_) => sizes
+            .get(block.first as usize)
+            .copied()
+            .flatten()
+            .map(u64::from),
     };
-    let find = |step| places.iter().find_map(|at| last_at(target, *at, &last, step));
-    find(LIKELY_STEP).or_else(|| others().then(|| find(1)).flatten())
+    let before = || index.blocks().take(last.number as usize);
+    if let Some(place) = before().map(size).sum::<Option<u64>>() {
+        // It is known where it has to be; if it is all that is missing, it is worth a closer look.
+        let there = |block: Block| sizes.get(block.first as usize).copied().flatten().is_some();
+        let step = if before().all(there) { 1 } else { LIKELY_STEP };
+        let found = last_at(target, place, &last, LIKELY_STEP);
+        return Vec::from_iter(found.or_else(|| last_at(target, place, &last, step)));
+    }
+    let before = block(last.number).map(|before| before.first);
+    let ends = found
+        .iter()
+        .rev()
+        .filter(|block| Some(block.kept) == before);
+    ends.map(|block| block.offset + u64::from(block.size))
+        .filter(|end| {
+            found
+                .binary_search_by_key(end, |block| block.offset)
+                .is_err()
+        })
+        .take(MAX_LAST_PLACES)
+        .filter_map(|at| last_at(target, at, &last, LIKELY_STEP))
+        .collect()
 }
 
 /// The last block at `offset`, tried at sizes that end at a multiple of `step` on the target.

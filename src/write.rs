@@ -275,7 +275,10 @@ impl<'a> Writer<'a> {
         self.plain.resize(size as usize, 0);
         let read = self.target.read_medium(&mut self.plain, at);
         // The medium may fail or lie; then it is written as any other block.
-        let Some(verified) = read.ok().and_then(|()| block.digest.verify(&self.plain).ok()) else {
+        let Some(verified) = read
+            .ok()
+            .and_then(|()| block.digest.verify(&self.plain).ok())
+        else {
             return Ok(false);
         };
         self.hasher.update(verified.bytes());
@@ -485,7 +488,9 @@ impl<'a> Writer<'a> {
             let verified = read
                 .zip(block)
                 .and_then(|((), block)| block.digest.verify_owned(plain));
-            verified.map(|verified| saved.insert(place.kept, verified)).is_some()
+            verified
+                .map(|verified| saved.insert(place.kept, verified))
+                .is_some()
         };
         self.survival.advance(self.old, end, wanted, save);
         self.append(bytes)

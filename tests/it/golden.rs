@@ -13,7 +13,7 @@ use reflash::chunker::Chunker;
 use reflash::hash::{Digest, HashAlgorithm};
 use reflash::http::Counters;
 use reflash::open::{self, Opening, Trust};
-use reflash::plan::{self, Standing, Shape};
+use reflash::plan::{self, Shape, Standing};
 use reflash::remote::{Access, Cursor, Location};
 use reflash::report::{Progress, Reporter};
 use reflash::rugix::{self, BlockIndex};

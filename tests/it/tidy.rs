@@ -52,8 +52,8 @@ const IMPORTS: [(&str, &[&str]); 29] = [
     (
         "write",
         &[
-            "bundle", "device", "error", "fetch", "hash", "old", "plan", "remote", "report", "scan",
-            "seed", "unpack", "xz",
+            "bundle", "device", "error", "fetch", "hash", "old", "plan", "remote", "report",
+            "scan", "seed", "unpack", "xz",
         ],
     ),
     // The one that sees all stages, but no bytes of a format.
