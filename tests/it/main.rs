@@ -27,6 +27,8 @@ mod util;
 mod medium;
 // The old image on the target itself, in any layout.
 mod inplace;
+// Power cuts at every operation, kills at any instant, and the same command again.
+mod resume;
 // Every file in tests/data/vectors: what the library reads in it, what the binary makes of it.
 mod golden;
 // Installs that go well, or end as they should: seeds, encodings, requests, targets.
