@@ -25,7 +25,7 @@ use crate::install::Options;
 use crate::report::Progress;
 
 /// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &["--root-cert", "--verify", "--write-index"];
+const NOT_YET: &[&str] = &["--root-cert"];
 
 /// Subcommands of later versions.
 const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "verify", "index", "estimate"];
