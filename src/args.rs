@@ -14,6 +14,7 @@ mod install;
 #[cfg(feature = "pack")]
 mod pack;
 mod values;
+mod verify;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,21 +29,34 @@ use crate::report::Progress;
 const NOT_YET: &[&str] = &["--root-cert"];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "verify", "index", "estimate"];
+const COMMANDS_NOT_YET: &[&str] = &["plan", "inspect", "index", "estimate"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "pack"];
+const SUBCOMMANDS: &[&str] = &["install", "verify", "pack"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
 pub enum Command {
     /// Install a bundle.
     Install(Box<Install>),
+    /// Compare targets with a bundle.
+    Verify(Box<Verify>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
     /// Print a text for which the user asked.
     Print(String),
+}
+
+/// A comparison, and how it is to be reported.
+#[derive(Debug)]
+pub struct Verify {
+    /// What to compare.
+    pub options: crate::verify::Options,
+    /// As JSON on standard output.
+    pub json: bool,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
 }
 
 /// An install, and how it is to be reported.
@@ -83,6 +97,7 @@ struct Arguments {
 #[allow(clippy::large_enum_variant, reason = "there is one value of it")]
 enum Subcommand {
     Install(install::Arguments),
+    Verify(verify::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
 }
@@ -127,6 +142,7 @@ pub fn parse(
     };
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, variable),
+        Subcommand::Verify(arguments) => verify::verify(arguments, variable),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
     }
@@ -141,6 +157,7 @@ enum Prepared {
 fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Prepared> {
     let flags: &[FlagInfo<'_>] = match typed.first().map(String::as_str) {
         Some("install") => install::Arguments::get_args_info().flags,
+        Some("verify") => verify::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]
@@ -151,7 +168,7 @@ fn prepare(typed: Vec<String>, variable: &dyn Fn(&str) -> Option<OsString>) -> R
         }
         Some(word) if COMMANDS_NOT_YET.contains(&word) => {
             return Err(Error::Usage(format!(
-                "this version has no {word} yet, only install and pack"
+                "this version has no {word} yet, only install, verify and pack"
             )))
         }
         _ => &[],
@@ -395,7 +412,8 @@ mod tests {
             (&["install", "b", "--no-such"], "--help lists"),
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),
-            (&["verify", "b"], "no verify yet"),
+            (&["verify", "b"], "with what?"),
+            (&["estimate", "b"], "no estimate yet"),
             (&["frobnicate"], "frobnicate"),
             (&[], "--help lists"),
         ] {

@@ -5,20 +5,25 @@
 //! write, where the bundle can be read out of order. Each payload is written but for its held-back
 //! beginning; only when all of them are verified and synced are the targets sealed.
 
+mod after;
+mod targets;
+
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Header, Payload};
+use crate::bundle::{Delivery, Entry, Payload};
 use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
+use crate::hash::Digest;
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening, Trust};
 use crate::plan::{self, Plan, Shape, Standing};
+use crate::readback::Sources;
 use crate::remote::{Access, Cursor, Location};
 use crate::report::{
     self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
@@ -27,6 +32,8 @@ use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
 use crate::write::{Outcome, Supply, Writer};
+
+pub use targets::{destinations, Targets};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
 /// a run and that the writer need not wait long for the first.
@@ -78,14 +85,9 @@ impl Shares {
     }
 }
 
-/// Where payloads go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Targets {
-    /// The one slot payload of the bundle goes here.
-    One(PathBuf),
-    /// Slots by name.
-    Slots(Vec<(String, PathBuf)>),
-}
+/// With `--discard`, the part of a payload's blocks that a target must hold for its old content not
+/// to be discarded: this fraction.
+const MIN_REUSED: u64 = 4;
 
 /// Everything an install needs to know.
 #[derive(Clone, Debug)]
@@ -104,6 +106,12 @@ pub struct Options {
     pub seeds: Vec<seed::Spec>,
     /// Reuse what the targets themselves held before.
     pub target_seed: bool,
+    /// Read the targets back from the medium when they are written.
+    pub verify: bool,
+    /// Discard what stands where a payload goes, unless much of it can be reused.
+    pub discard: bool,
+    /// Where the block indexes of what was installed go.
+    pub write_index: Option<Targets>,
     /// Accept payloads without block index.
     pub allow_missing_index: bool,
     /// Connections.
@@ -145,6 +153,7 @@ pub fn install_on(
         seconds: SecondsReport::default(),
         bundle: BundleReport::default(),
         payloads: Vec::new(),
+        written: Vec::new(),
         payload_count: 0,
         touched: false,
     };
@@ -163,6 +172,8 @@ struct Run<'a> {
     seconds: SecondsReport,
     bundle: BundleReport,
     payloads: Vec<PayloadReport>,
+    /// What was written so far.
+    written: Vec<Written>,
     /// Payloads in all.
     payload_count: usize,
     touched: bool,
@@ -208,6 +219,14 @@ impl Source<'_> {
         )
     }
 
+    /// What was passed can be read again.
+    fn goes_back(&self) -> bool {
+        match self {
+            Self::Ranges(_) => true,
+            Self::Cursor(cursor) => cursor.jumps(),
+        }
+    }
+
     /// Ranges can be fetched out of order and ahead.
     fn has_workers(&self) -> bool {
         matches!(self, Self::Ranges(_))
@@ -228,14 +247,26 @@ struct Decided {
 struct Job<'a> {
     entry: &'a Entry,
     target: &'a mut Target,
+    /// Number of the target.
+    destination: usize,
     shape: &'a Shape,
     /// The end of the last payload is fetched together with its data.
     is_last: bool,
 }
 
+/// A payload on its target.
+struct Written {
+    payload: Payload,
+    digest: Digest,
+    /// Where each block begins, and where the last one ends.
+    offsets: Vec<u64>,
+    /// Number of its target.
+    target: usize,
+}
+
 impl Run<'_> {
     fn run(&mut self) -> Result<()> {
-        let mut targets = self.open_targets()?;
+        let mut targets = targets::open(self.options, self.open, self.reporter)?;
         let result = self.run_on(&mut targets);
         self.touched = targets.iter().any(Target::touched);
         if result.is_ok() {
@@ -253,45 +284,21 @@ impl Run<'_> {
         let start = Instant::now();
         let sealed = targets.iter_mut().try_for_each(Target::seal);
         self.seconds.sync += start.elapsed().as_secs_f64();
-        sealed.map(|()| self.reporter.sealed())
-    }
-
-    /// Opens every target before anything is asked of the network.
-    fn open_targets(&self) -> Result<Vec<Target>> {
-        let paths: Vec<&Path> = match &self.options.targets {
-            Targets::One(path) => vec![path],
-            Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
-        };
-        let mut targets: Vec<Target> = Vec::new();
-        for path in paths {
-            let same = |other: &Target| other.path().display().to_string();
-            // Before it is opened: a device that we hold ourselves could not be.
-            let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
-            if other.is_none() {
-                let target = (self.open)(path)?;
-                self.reporter.target(target.touched_flag());
-                other = targets
-                    .iter()
-                    .find(|other| other.is_same(&target))
-                    .map(same);
-                targets.push(target);
-            }
-            if let Some(other) = other {
-                return Err(Error::Usage(format!(
-                    "{other} and {} are the same target",
-                    path.display()
-                )));
-            }
+        sealed?;
+        if self.options.verify {
+            self.reporter.phase(Phase::Verify);
+            let start = Instant::now();
+            let right = self.written.iter().try_for_each(|written| {
+                let target = targets.get_mut(written.target);
+                let lost = Error::Internal("a target is lost");
+                self.check_beginning(written, target.ok_or(lost)?)
+            });
+            self.seconds.sync += start.elapsed().as_secs_f64();
+            right?;
         }
-        if let Location::File(bundle) = &self.options.bundle {
-            if let Some(target) = targets.iter().find(|target| target.is_at(bundle)) {
-                return Err(Error::Target {
-                    path: target.path().to_owned(),
-                    reason: "it is the bundle itself".into(),
-                });
-            }
-        }
-        Ok(targets)
+        self.reporter.sealed();
+        self.store_indexes();
+        Ok(())
     }
 
     /// Opens the bundle and finds the target of each payload.
@@ -329,7 +336,7 @@ impl Run<'_> {
             // It has a connection already: the first worker gets it.
             clients.insert(0, client);
         }
-        let mut seeds = seed::open(&self.options.seeds);
+        let mut seeds = seed::open(&self.options.seeds, targets);
         let shape = self.shape(!clients.is_empty());
         // Where everything is known ahead, all is decided before anything is written.
         let mut decided = VecDeque::new();
@@ -362,6 +369,7 @@ impl Run<'_> {
             let job = Job {
                 entry,
                 target,
+                destination: *destination,
                 shape: &shape,
                 is_last: decided.opened.payload.number + 1 == entries.len(),
             };
@@ -391,19 +399,25 @@ impl Run<'_> {
         let start = Instant::now();
         self.reporter.phase(Phase::Seed);
         let target = target.filter(|_| self.options.target_seed);
-        let (have, old) = index.as_ref().map_or_else(Default::default, |index| {
+        let (have, mut old) = index.as_ref().map_or_else(Default::default, |index| {
             seed::find(seeds, target, index, self.reporter)
         });
         self.seconds.seed += start.elapsed().as_secs_f64();
         self.reporter.phase(Phase::Plan);
-        let shares = Shares::new(self.options.memory, &old);
-        let plan = match index {
+        let mut shares = Shares::new(self.options.memory, &old);
+        let decide = |old: &Old, shares: &Shares| match index {
             Some(index) => {
                 let survival = Survival::new(shares.saved);
-                plan::plan(index, &have, &Standing::start(&old, &survival), shape)
+                plan::plan(index, &have, &Standing::start(old, &survival), shape)
             }
             None => Plan::whole(data, shape),
         };
+        let mut plan = decide(&old, &shares);
+        if self.options.discard && plan.reused() < plan.steps.len() as u64 / MIN_REUSED {
+            old = Old::default();
+            shares = Shares::new(self.options.memory, &old);
+            plan = decide(&old, &shares);
+        }
         log::info!(
             "plan payload={number} blocks={} kept={} fetch={} bytes={} runs={} spans={}",
             plan.steps.len(),
@@ -517,6 +531,9 @@ impl Run<'_> {
         let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
         let closing = self.closing(&payload, wanted);
         let ahead = Ahead::new(shares.unpacked);
+        if self.options.discard && old.is_empty() {
+            target.discard_first(plan.least_size);
+        }
         let mut writer = Writer::new(
             &payload,
             entry,
@@ -556,13 +573,25 @@ impl Run<'_> {
         };
         let result = result.and_then(|()| writer.finish());
         self.seconds.install += start.elapsed().as_secs_f64();
-        result?;
+        let offsets = result?;
 
         let start = Instant::now();
         self.reporter.phase(Phase::Sync);
         let synced = target.sync();
         self.seconds.sync += start.elapsed().as_secs_f64();
         synced?;
+        if let Some(index) = payload.index.as_ref().filter(|_| self.options.verify) {
+            let sources = Sources {
+                payload: payload.number,
+                index,
+                have: &have,
+                seeds,
+            };
+            let start = Instant::now();
+            let right = self.read_back(&sources, target, &offsets, source);
+            self.seconds.sync += start.elapsed().as_secs_f64();
+            right?;
+        }
         self.payloads.push(PayloadReport {
             slot: match &entry.delivery {
                 Delivery::Slot(name) => name.clone(),
@@ -572,6 +601,14 @@ impl Run<'_> {
             size: target.position(),
             digest: entry.digest.to_string(),
         });
+        if self.options.verify || self.options.write_index.is_some() {
+            self.written.push(Written {
+                payload,
+                digest: entry.digest,
+                offsets,
+                target: job.destination,
+            });
+        }
         Ok(())
     }
 
@@ -628,59 +665,4 @@ fn with_closing(spans: &[Range<u64>], closing: Option<&Range<u64>>) -> Vec<Range
         (None, _) => {}
     }
     spans
-}
-
-/// The number of the target of each payload, or why the bundle is not installed. Nothing is ever
-/// left out silently: half an update is none.
-fn destinations(header: &Header, targets: &Targets) -> Result<Vec<usize>> {
-    let mut slots: Vec<&str> = Vec::new();
-    for (number, entry) in header.entries.iter().enumerate() {
-        let unsupported =
-            |what: String| Err(Error::Unsupported(format!("payload {number} {what}")));
-        match &entry.delivery {
-            Delivery::Slot(name) if slots.contains(&name.as_str()) => {
-                return unsupported(format!("is a second one for slot {name:?}"))
-            }
-            Delivery::Slot(name) => slots.push(name),
-            Delivery::Execute(arguments) => {
-                return unsupported(format!("is to be executed, by {arguments:?}"))
-            }
-            Delivery::AppFile { app, path } => {
-                return unsupported(format!("is file {path:?} of app {app:?}"))
-            }
-            Delivery::AppArchive(app) => {
-                return unsupported(format!("is an archive of app {app:?}"))
-            }
-            Delivery::None => return unsupported("does not say where it is to go".into()),
-        }
-        if let Some(format) = &entry.delta {
-            return unsupported(format!("is a static delta ({format}), not an image"));
-        }
-    }
-    if slots.is_empty() {
-        return Err(Error::Unsupported("it has no payload".into()));
-    }
-    match targets {
-        Targets::One(_) if slots.len() == 1 => Ok(vec![0]),
-        Targets::One(_) => Err(Error::Usage(format!(
-            "the bundle has payloads for slots {slots:?}: give --slot NAME=PATH for each instead of --target"
-        ))),
-        Targets::Slots(given) => {
-            if let Some((name, _)) = given.iter().find(|(name, _)| !slots.contains(&name.as_str())) {
-                return Err(Error::Usage(format!(
-                    "the bundle has no payload for slot {name:?}, only for {slots:?}"
-                )));
-            }
-            slots
-                .iter()
-                .map(|slot| {
-                    given.iter().position(|(name, _)| name == slot).ok_or_else(|| {
-                        Error::Usage(format!(
-                            "the bundle has a payload for slot {slot:?}: give --slot {slot}=PATH too"
-                        ))
-                    })
-                })
-                .collect()
-        }
-    }
 }

@@ -17,9 +17,10 @@
 //! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
 //! | [`unpack`] | bytes | verified blocks, on the same threads, when the writer is behind |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
+//! | [`readback`] | a written target | what of it is not as it should be, and mends that |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
+//! [`install`] runs them, [`verify`] only compares, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
 //! (where bytes come from), [`connect`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
 //! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`busy`] and [`old`] (the
 //! target), [`error`].
@@ -70,6 +71,7 @@ pub mod ordered;
 pub mod pack;
 pub mod plan;
 pub mod proxy;
+pub mod readback;
 pub mod remote;
 pub mod report;
 pub mod retry;
@@ -79,5 +81,6 @@ pub mod seed;
 pub mod stlv;
 pub mod tls;
 pub mod unpack;
+pub mod verify;
 pub mod write;
 pub mod xz;

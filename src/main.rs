@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Install};
+use reflash::args::{self, Command, Install, Verify};
 use reflash::error::Error;
 use reflash::http::Counters;
-use reflash::report::{self, Report, Reporter};
+use reflash::report::{self, Progress, Report, Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Command::Install(install)) => return run_install(&install),
+        Ok(Command::Verify(verify)) => return run_verify(&verify),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
         Err(error) => Err(error),
@@ -65,6 +66,20 @@ fn run_install(install: &Install) -> ExitCode {
             let bundle = install.options.bundle.shown();
             fail(&error, Some(&bundle), report.target_touched)
         }
+    }
+}
+
+fn run_verify(verify: &Verify) -> ExitCode {
+    let counters = Arc::new(Counters::default());
+    let reporter = Arc::new(Reporter::new(Progress::None, counters.clone()));
+    reporter.install_logger(verify.level);
+    let (report, result) = reflash::verify::verify(&verify.options, &reporter, &counters);
+    if verify.json || verify.level > log::LevelFilter::Off {
+        report.print(verify.json);
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, Some(&verify.options.bundle.shown()), false),
     }
 }
 

@@ -111,6 +111,15 @@ impl Plan {
         }
     }
 
+    /// Blocks that come from the target's old content, moved or not.
+    pub fn reused(&self) -> u64 {
+        let moved = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step, Step::Old(_)));
+        self.kept.max(moved.count() as u64)
+    }
+
     /// Bytes of all spans.
     pub fn bytes(&self) -> u64 {
         self.missing + self.gaps

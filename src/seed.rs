@@ -12,12 +12,15 @@
 //! set; a seed that keeps failing is dropped ([`Seed::failed`]).
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::bundle::{Block, Index, Size, MAX_BLOCKS, MAX_BLOCK_SIZE};
+use crate::busy;
 use crate::device::Target;
+use crate::error::{Error, Result};
 use crate::hash::{Hasher, MAX_DIGEST_SIZE};
 use crate::old::Old;
 use crate::report::Reporter;
@@ -59,6 +62,8 @@ pub struct Seed {
     file: File,
     size: u64,
     failures: u32,
+    /// Where targets lie in it: these bytes change.
+    targets: Vec<Range<u64>>,
 }
 
 /// Where a block stands.
@@ -114,11 +119,22 @@ impl Have {
 }
 
 impl Seed {
-    fn open(spec: &Spec) -> io::Result<Self> {
+    fn open(spec: &Spec, targets: &[Target]) -> io::Result<Self> {
         // Looked at before it is opened: opening a FIFO would wait for a writer.
-        let kind = fs::metadata(&spec.path)?.file_type();
+        let metadata = fs::metadata(&spec.path)?;
+        let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(io::Error::other("neither a file nor a block device"));
+        }
+        let mut inside = Vec::new();
+        let devices = targets.iter().filter_map(Target::device);
+        for target in devices.filter(|_| kind.is_block_device()) {
+            if busy::partition_range(metadata.rdev(), target).is_some() {
+                return Err(io::Error::other(
+                    "it is a part of a target, whose old content is looked through anyway",
+                ));
+            }
+            inside.extend(busy::partition_range(target, metadata.rdev()));
         }
         let mut file = File::open(&spec.path)?;
         // Not the metadata's size: that is zero for a block device.
@@ -128,6 +144,7 @@ impl Seed {
             file,
             size,
             failures: 0,
+            targets: inside,
         })
     }
 
@@ -143,6 +160,14 @@ impl Seed {
         self.file.read_exact_at(bytes, place.offset)
     }
 
+    /// Whether a place stays as it is while targets are written.
+    fn lasts(&self, offset: u64, size: u32) -> bool {
+        let end = offset + u64::from(size);
+        self.targets
+            .iter()
+            .all(|target| end <= target.start || offset >= target.end)
+    }
+
     /// Counts a block that was not there, or could not be read. True when the seed has to be
     /// dropped now.
     pub fn failed(&mut self) -> bool {
@@ -156,16 +181,81 @@ impl Seed {
     }
 }
 
-/// Opens the seeds; one that cannot be opened is left out with a warning.
-pub fn open(specs: &[Spec]) -> Vec<Seed> {
+/// Opens the seeds; one that cannot be opened is left out with a warning. Where a target lies inside
+/// of a seed, as a partition on a disk, that part is not used.
+pub fn open(specs: &[Spec], targets: &[Target]) -> Vec<Seed> {
     let mut seeds = Vec::new();
     for spec in specs.iter().take(usize::from(u16::MAX)) {
-        match Seed::open(spec) {
+        match Seed::open(spec, targets) {
             Ok(seed) => seeds.push(seed),
             Err(error) => log::warn!("seed {} is left out: {error}", spec.path.display()),
         }
     }
     seeds
+}
+
+/// Finds out whether a block index can be stored under this name, before anything else is done.
+pub fn check_index_path(path: &Path) -> Result<()> {
+    let (temporary, file) = create_beside(path).map_err(|source| Error::Output {
+        path: path.to_owned(),
+        source,
+    })?;
+    drop(file);
+    // It was there just now; if not, all the better.
+    drop(fs::remove_file(temporary));
+    Ok(())
+}
+
+/// Stores the block index of a payload that was installed, for its use as a seed. `offsets` says
+/// where each block begins, and where the last one ends. The file is there whole or not at all.
+pub fn store_index(path: &Path, index: &Index, offsets: &[u64]) -> Result<()> {
+    let sizes = offsets.windows(2).filter_map(|pair| match pair {
+        [start, end] => u32::try_from(end - start).ok(),
+        _ => None,
+    });
+    let blocks = (0..).map(|number| index.raw_digest(number)).zip(sizes);
+    let bytes = rugix::write_block_index(index.chunker(), index.algorithm(), blocks);
+    let store = || -> io::Result<()> {
+        let (temporary, mut file) = create_beside(path)?;
+        let stored = file
+            .write_all(&bytes)
+            .and_then(|()| file.sync_all())
+            .and_then(|()| fs::rename(&temporary, path));
+        if stored.is_err() {
+            // The first failure is the one to report.
+            drop(fs::remove_file(&temporary));
+        }
+        stored?;
+        // The name must survive a power cut too.
+        File::open(folder_of(path))?.sync_all()
+    };
+    store().map_err(|source| Error::Output {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// A new file in the folder of `path`, and its path.
+fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut name = path
+        .file_name()
+        .ok_or_else(|| io::Error::other("it is no name for a file"))?
+        .to_owned();
+    name.push(format!(".tmp-{}", std::process::id()));
+    let temporary = folder_of(path).join(name);
+    // One that is left over is of a process that is gone.
+    let file = File::create(&temporary)?;
+    Ok((temporary, file))
 }
 
 /// Looks the blocks of a payload up in the seeds, the first that has a block wins; and in the old
@@ -395,7 +485,9 @@ fn prepared(path: &Path, index: &Index) -> Option<BlockIndex> {
 
 fn add_prepared(have: &mut Have, number: u16, seed: &Seed, prepared: &BlockIndex, index: &Index) {
     for (digest, offset, size) in prepared.blocks() {
-        let inside = offset + u64::from(size) <= seed.size && size <= MAX_BLOCK_SIZE;
+        let inside = offset + u64::from(size) <= seed.size
+            && size <= MAX_BLOCK_SIZE
+            && seed.lasts(offset, size);
         if let Some(block) = index.find(&digest).filter(|_| inside) {
             have.add(
                 block,
@@ -438,7 +530,7 @@ fn add_scanned(
             seed.path().display()
         );
     }
-    for block in found {
+    for block in found.iter().filter(|b| seed.lasts(b.offset, b.size)) {
         have.add(
             block.kept,
             Place {

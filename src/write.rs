@@ -60,7 +60,7 @@ impl<'s> Supply<'_, '_, 's> {
     ///
     /// With a cursor this never goes backwards: plans for it read through no gaps, so what was
     /// read ends before the block that is being made.
-    fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
         match self {
             Self::Workers(workers, _) => Ok(workers.take_urgent(range)?.stored),
             Self::Cursor(cursor, _) => cursor.take(range),

@@ -125,7 +125,9 @@ pub(super) fn install(
             let indexes = parse_named("--write-index", indexes)?;
             let known = |name: &String| slots.iter().any(|(slot, _)| slot == name);
             if let Some((name, _)) = indexes.iter().find(|(name, _)| !known(name)) {
-                return Err(Error::Usage(format!("--write-index {name}: no such --slot")));
+                return Err(Error::Usage(format!(
+                    "--write-index {name}: no such --slot"
+                )));
             }
             Some(Targets::Slots(indexes))
         }

@@ -625,10 +625,13 @@ fn the_golden_plans_are_made() {
         let block_index = format!("vectors/index/{index_name}.rugix-block-index");
         // Looked up in the prepared index, and found by scanning.
         for prepared in [Some(data(&block_index)), None] {
-            let seeds = seed::open(&[seed::Spec {
-                path: data("vectors/images/old.img"),
-                index: prepared,
-            }]);
+            let seeds = seed::open(
+                &[seed::Spec {
+                    path: data("vectors/images/old.img"),
+                    index: prepared,
+                }],
+                &[],
+            );
             let (have, _) = seed::find(&seeds, None, &index, &reporter);
             let shape = Shape {
                 max_span: u64::MAX,

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 29] = [
+const IMPORTS: [(&str, &[&str]); 31] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -43,7 +43,8 @@ const IMPORTS: [(&str, &[&str]); 29] = [
     (
         "seed",
         &[
-            "bundle", "chunker", "device", "error", "hash", "old", "report", "rugix", "scan",
+            "bundle", "busy", "chunker", "device", "error", "hash", "old", "report", "rugix",
+            "scan",
         ],
     ),
     ("plan", &["bundle", "old", "seed"]),
@@ -56,12 +57,24 @@ const IMPORTS: [(&str, &[&str]); 29] = [
             "scan", "seed", "unpack", "xz",
         ],
     ),
+    (
+        "readback",
+        &["bundle", "device", "error", "hash", "seed", "write", "xz"],
+    ),
     // The one that sees all stages, but no bytes of a format.
     (
         "install",
         &[
-            "bundle", "device", "error", "fetch", "hash", "http", "old", "open", "plan", "remote",
-            "report", "retry", "rugix", "seed", "unpack", "write",
+            "bundle", "busy", "device", "error", "fetch", "hash", "http", "old", "open", "plan",
+            "readback", "remote", "report", "retry", "rugix", "seed", "unpack", "write",
+        ],
+    ),
+    // It only compares.
+    (
+        "verify",
+        &[
+            "bundle", "device", "error", "hash", "http", "install", "open", "readback", "remote",
+            "report",
         ],
     ),
     // Around them: the tool that makes bundles, and the command line.
@@ -75,14 +88,14 @@ const IMPORTS: [(&str, &[&str]); 29] = [
         "args",
         &[
             "chunker", "connect", "device", "error", "hash", "http", "install", "open", "pack",
-            "proxy", "remote", "report", "retry", "seed", "tls",
+            "proxy", "remote", "report", "retry", "seed", "tls", "verify",
         ],
     ),
     ("lib", &[]),
 ];
 
-const STAGES: [&str; 8] = [
-    "open", "seed", "plan", "fetch", "unpack", "write", "install", "args",
+const STAGES: [&str; 10] = [
+    "open", "seed", "plan", "fetch", "unpack", "write", "readback", "install", "verify", "args",
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
