@@ -297,16 +297,14 @@ impl Target {
         })?;
         if write && !is_device && !force {
             // Held until the file is closed; two installs would spoil each other's work.
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(rustix::io::Errno::WOULDBLOCK) => {
-                    let program = busy::program(&self.resolved);
-                    return Err(refuse(format!(
-                        "it is locked by {}",
-                        program.as_deref().unwrap_or("another program")
-                    )));
-                }
-                // Some network file systems have no locks.
-                Ok(()) | Err(_) => {}
+            // Some network file systems have no locks: any other error is none.
+            let lock = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            if lock == Err(rustix::io::Errno::WOULDBLOCK) {
+                let program = busy::program(&self.resolved);
+                return Err(refuse(format!(
+                    "it is locked by {}",
+                    program.as_deref().unwrap_or("another program")
+                )));
             }
         }
         Ok((file, metadata))

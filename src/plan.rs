@@ -280,8 +280,8 @@ impl Guesses {
             if let Some(place) = old.next_place(block.first, at) {
                 let room = place.offset - at;
                 if unknown > 0 && (unknown..=unknown * max).contains(&room) {
-                    let len = sizes.len();
-                    let run = sizes.get_mut(len - unknown as usize..).unwrap_or_default();
+                    let first = sizes.len() - usize::try_from(unknown).unwrap_or(0);
+                    let run = sizes.get_mut(first..).unwrap_or_default();
                     share_out(run, room);
                 }
                 at = place.offset + u64::from(place.size);

@@ -115,9 +115,9 @@ impl Sources<'_> {
             else {
                 return Err(lost);
             };
-            let plain = match self.from_seed(&block) {
+            let plain = match self.seeded(&block) {
                 Some(plain) => plain,
-                None => self.from_bundle(&block, supply)?,
+                None => self.fetched(&block, supply)?,
             };
             let verified = block.digest.verify(&plain).map_err(|found| {
                 let subject = self.subject(&block);
@@ -135,7 +135,7 @@ impl Sources<'_> {
         }
     }
 
-    fn from_seed(&self, block: &Block) -> Option<Vec<u8>> {
+    fn seeded(&self, block: &Block) -> Option<Vec<u8>> {
         let place = self.have.place(block.first)?;
         let mut plain = Vec::new();
         let seed = self.seeds.get(usize::from(place.seed))?;
@@ -143,7 +143,7 @@ impl Sources<'_> {
         block.digest.verify(&plain).is_ok().then_some(plain)
     }
 
-    fn from_bundle(&self, block: &Block, supply: &mut Supply<'_, '_, '_>) -> Result<Vec<u8>> {
+    fn fetched(&self, block: &Block, supply: &mut Supply<'_, '_, '_>) -> Result<Vec<u8>> {
         let first = self.index.block(block.first);
         let range = first
             .and_then(|first| first.stored())

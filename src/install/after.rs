@@ -29,7 +29,7 @@ impl Run<'_> {
                     Vec::new()
                 }
                 // Where is not known, and what is in memory is only the beginning.
-                None => vec![0..size],
+                None => Vec::from([0..size]),
             };
             if regions.is_empty() {
                 return Ok(());

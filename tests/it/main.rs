@@ -29,6 +29,8 @@ mod medium;
 mod inplace;
 // Power cuts at every operation, kills at any instant, and the same command again.
 mod resume;
+// Read-back, `verify`, `--write-index`, `--discard`, refusals; real devices are in tests/system.
+mod devices;
 // Every file in tests/data/vectors: what the library reads in it, what the binary makes of it.
 mod golden;
 // Installs that go well, or end as they should: seeds, encodings, requests, targets.
