@@ -1,4 +1,8 @@
 //! What comes behind the writing of an install: reading back, mending, storing block indexes.
+//!
+//! A target that does not give back what was written, twice, is left without its beginning. Block
+//! indexes are stored last: the targets are what counts, and an index that cannot be stored costs the
+//! next update a scan.
 
 use super::{Run, Source, Targets, Written, STORED_SHARE};
 use crate::device::Target;

@@ -1,5 +1,6 @@
 //! The targets of an install: which payload goes where, and what is refused before anything is asked
-//! of the network.
+//! of the network: targets that cannot be used ([`Target::open`]), that are named twice, as a seed
+//! too, or that the bundle lies on.
 
 use std::path::{Path, PathBuf};
 
