@@ -82,7 +82,7 @@ impl Site {
 #[test]
 fn what_the_medium_does_not_give_back_is_written_again() {
     let folder = temp_dir();
-    let image = mixed_image(2_000_000, 1);
+    let image = random_image(2_000_000, 1);
     for chunker in ["fixed-4", "casync-16"] {
         let made = Bundle::of(Payload::slot("system", &image[..]).chunker(chunker).xz(0)).make();
         let bundle = folder.path().join("bundle");

@@ -691,6 +691,11 @@ case_medium_is_full() {
     incomplete
 }
 
+# ---- more of them -----------------------------------------------------------------------------
+
+# shellcheck source=tests/system/devices.sh
+. "$here/devices.sh"
+
 # ---- all of them ------------------------------------------------------------------------------
 
 run_case() {
