@@ -429,6 +429,7 @@ mod tests {
     use crate::bundle::{Compression, Encoding};
     use crate::chunker::Chunker;
     use crate::hash::HashAlgorithm;
+    use crate::scan::Found;
 
     const SHAPE: Shape = Shape {
         max_span: 1 << 20,
@@ -616,6 +617,77 @@ mod tests {
             assert_eq!(plan, after(&index, &have, from, &shape), "seed {seed}");
             check(&plan, &index, &have, from, &shape, seed);
         }
+    }
+
+    /// Where all sizes are known, the writer finds each block of the old content that the plan
+    /// counts on, within the budget; and the plan asks for nothing that would still have been there.
+    #[test]
+    fn a_plan_with_known_sizes_is_right_about_the_old_content() {
+        let (mut moved, mut fetched) = (0, 0);
+        for seed in 0..3000 {
+            let mut random = Random(seed);
+            let count = 1 + random.below(60);
+            let contents = 1 + random.below(80);
+            let size_of = |content: u64| u32::try_from(1 + content * 37 % 900).expect("small");
+            let mut blocks = |count: u64| -> Vec<(u32, u32)> {
+                let contents = (0..count).map(|_| random.below(contents));
+                contents
+                    .map(|content| (u32::try_from(content).expect("small"), size_of(content)))
+                    .collect()
+            };
+            let (new, old) = (blocks(count), blocks(count));
+            let index = index(&new, true, 0);
+            let algorithm = HashAlgorithm::Sha256;
+            let mut at = random.below(3) * 500;
+            let found = old.iter().filter_map(|(content, size)| {
+                let offset = at;
+                at += u64::from(*size) + random.below(2) * 10;
+                let kept = index.find(&algorithm.digest(&content.to_be_bytes()))?;
+                Some(Found {
+                    offset,
+                    size: *size,
+                    kept,
+                })
+            });
+            let old = Old::new(found.collect());
+            let budget = random.below(4) * 2000;
+            let start = Survival::new(budget);
+            let have = Have::nothing(&index);
+            let plan = plan(&index, &have, &Standing::start(&old, &start), &SHAPE);
+            // As the writer does it.
+            let mut survival = start;
+            let mut position = 0;
+            let mut saved = 0;
+            for (block, step) in index.blocks().zip(&plan.steps) {
+                let there = block.first == block.number && survival.has(&old, block.number);
+                match step {
+                    Step::Old(size) => {
+                        assert!(there, "seed {seed}: block {} is gone", block.number);
+                        assert!(block.size == Size::Exact(*size));
+                        moved += 1;
+                    }
+                    Step::Fetch(_) => {
+                        assert!(!there, "seed {seed}: block {} is there", block.number);
+                        fetched += 1;
+                    }
+                    _ => {}
+                }
+                survival.release(block.number);
+                position += u64::from(block.size.bound());
+                let is_old = |number: u32| matches!(plan.steps[number as usize], Step::Old(_));
+                survival.advance(
+                    &old,
+                    position,
+                    |number| number > block.number && is_old(number),
+                    |place| {
+                        saved += u64::from(place.size);
+                        true
+                    },
+                );
+            }
+            assert!(budget > 0 || saved == 0, "seed {seed}");
+        }
+        assert!(moved > 10_000 && fetched > 10_000, "{moved} {fetched}");
     }
 
     fn check(plan: &Plan, index: &Index, have: &Have, from: u32, shape: &Shape, seed: u64) {

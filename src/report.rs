@@ -671,7 +671,8 @@ impl log::Log for Logger {
 /// What a run that ended early leaves behind.
 pub fn print_target_state(touched: bool) {
     print_err(if touched {
-        "the target is incomplete: it was written to and is not the image yet"
+        "the target is incomplete: it was written to and is not the image yet; the same command again \
+         keeps what is right and fetches the rest"
     } else {
         "the target was not touched"
     });
@@ -747,7 +748,7 @@ fn summary(report: &Report) -> String {
     let mut text = format!(
         "{} {} to {} in {:.2} s\n\
          blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
-         bytes: {} fetched ({} of them index), {} seeded",
+         bytes: {} fetched ({} of them index), {} seeded, {} kept",
         report.result,
         size(bytes.target),
         targets.join(", "),
@@ -760,6 +761,7 @@ fn summary(report: &Report) -> String {
         size(bytes.fetched),
         size(bytes.index),
         size(bytes.seeded),
+        size(bytes.kept),
     );
     if http.requests > 0 {
         text += &format!(
