@@ -316,7 +316,7 @@ impl Target {
     }
 
     /// Its path for messages, and where its links lead.
-    fn named(&self) -> PathBuf {
+    pub fn named(&self) -> PathBuf {
         match std::path::absolute(&self.path) {
             Ok(path) if path != self.resolved && self.resolved != self.path => {
                 format!("{} ({})", self.path.display(), self.resolved.display()).into()

@@ -103,7 +103,7 @@ fn compare_all(
         let found = compare(&opened, entry, target, opening.cursor())?;
         if !found.regions.is_empty() {
             differs.get_or_insert(Error::Differs {
-                path: target.path().to_owned(),
+                path: target.named(),
                 regions: found.regions.clone(),
                 written: false,
             });

@@ -33,13 +33,13 @@ impl Run<'_> {
                     Vec::new()
                 }
                 // Where is not known, and what is in memory is only the beginning.
-                None => Vec::from([0..size]),
+                None => std::iter::once(0..size).collect(),
             };
             if regions.is_empty() {
                 return Ok(());
             }
             let error = Error::Differs {
-                path: target.path().to_owned(),
+                path: target.named(),
                 regions,
                 written: true,
             };
@@ -108,7 +108,7 @@ impl Run<'_> {
             return Ok(());
         }
         let error = |wrong: &[u32]| Error::Differs {
-            path: target.path().to_owned(),
+            path: target.named(),
             regions: readback::regions(offsets, wrong),
             written: true,
         };

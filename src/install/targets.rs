@@ -78,7 +78,7 @@ pub(super) fn open(
 fn check_apart(options: &Options, target: &Target) -> Result<()> {
     let refuse = |reason: String| {
         Err(Error::Target {
-            path: target.path().to_owned(),
+            path: target.named(),
             reason,
         })
     };

@@ -92,7 +92,7 @@ fn cut_everywhere(old: &[u8], payload: Payload, seed: u64) {
 
 #[test]
 fn a_power_cut_at_any_operation_costs_the_rest() {
-    let image = [&text_image(9000, 1)[..], &mixed_image(5_000_000, 1)].concat();
+    let image = [&text_image(9000, 1)[..], &mixed_image(2_600_000, 1)].concat();
     let empty = zeros(image.len());
     let payload = |chunker| Payload::slot("system", &image[..]).chunker(chunker).dedup();
     cut_everywhere(&empty, payload("casync-16").xz(0), 1);

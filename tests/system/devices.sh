@@ -321,6 +321,45 @@ case_seed_was_mounted() {
     [ "$fetched" -gt 0 ] || fail "the mount changed nothing"
 }
 
+# Reads of a loop device fail where its file does not go any more.
+case_seed_and_bundle_that_cannot_be_read() {
+    device 4194304
+    dd if="$new" of="$dev" bs=1M conv=notrunc,fsync status=none
+    local seed=$dev file=$backing
+    device "$room"
+    install_new 0 --target "$dev" --write-index "$work/index"
+    undo rm -f "$work/index"
+    truncate -s 1000000 "$file"
+    blockdev --flushbufs "$seed"
+    for index in "" "=$work/index"; do
+        device "$room"
+        install_new 0 --target "$dev" --seed "$seed$index"
+        installed
+        says "warning: seed $seed"
+    done
+    device 8388608
+    dd if="$work/www/fixed.rugixb" of="$dev" bs=1M conv=notrunc,fsync status=none
+    local bundle=$dev
+    truncate -s 1000000 "$backing"
+    blockdev --flushbufs "$bundle"
+    device "$room"
+    install 4 "$bundle" --bundle-hash "$fixed_hash" --target "$dev"
+    incomplete
+}
+
+# The file system below is full: the device says so only when it is synced.
+case_device_that_cannot_store() {
+    mkdir -p "$work/small"
+    mount -t tmpfs -o size=1m tmpfs "$work/small" || skip "no tmpfs"
+    undo umount "$work/small"
+    truncate -s "$room" "$work/small/backing"
+    backing=$work/small/backing
+    attach "$backing"
+    install_new 5 --target "$dev" --seed "$old"
+    says "cannot sync target"
+    ! cmp -s -n "$size" "$new" "$dev" || fail "looks complete"
+}
+
 # ---- device-mapper ----------------------------------------------------------------------------------
 
 # A device-mapper device of a table, in $dev.
