@@ -2,7 +2,7 @@
 //!
 //! *Refusals*, all before any download: a missing path below /dev (nothing is ever created there),
 //! directories, character devices (raw flash, UBI), FIFOs, sockets, read-only devices, and devices
-//! and files that somebody uses ([`busy`](crate::busy) says who). Links are resolved once.
+//! and files that somebody uses ([`busy`] says who). Links are resolved once.
 //!
 //! *Hold-back.* The target never looks complete until it is: the first blocks (at least 4 KiB) are
 //! kept in memory; their place is zeroed and synced before anything else is written, and they are
