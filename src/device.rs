@@ -667,10 +667,9 @@ impl Target {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
         );
         let source = match (full, self.is_device()) {
-            (true, true) => io::Error::new(
-                source.kind(),
-                format!("{source}: the device has less room than its size says (a thin volume whose pool is full?)"),
-            ),
+            (true, true) => io::Error::other(format!(
+                "{source}: the device has less room than its size says (a thin volume whose pool is full?)"
+            )),
             (true, false) => io::Error::new(
                 source.kind(),
                 format!("the file system that it is on is full ({source})"),

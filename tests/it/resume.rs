@@ -10,7 +10,7 @@ use crate::make_bundle::{
     edit, mixed_image, random_image, text_image, zeros, Bundle, Made, Payload, Random,
 };
 use crate::medium::{Disk, Install};
-use crate::server::Server;
+use crate::server::{Fault, Server, When};
 use crate::util::{assert_file, number, read_json, temp_dir, text, Run};
 
 /// What is held back at least.
@@ -236,6 +236,35 @@ fn a_kill_in_the_middle_keeps_what_is_there() {
         .modified()
         .unwrap();
     assert_eq!(before, after);
+}
+
+#[test]
+fn a_kill_at_any_span_costs_the_rest() {
+    let image = random_image(1_200_000, 12);
+    let site = Site::new(Payload::slot("system", &image[..]).chunker("fixed-4"));
+    // Small spans, one after the other.
+    let run = || site.run().args(["--workers", "1", "--no-merge"]);
+    let step = 25;
+    let blocks = site.made.payloads[0].blocks.len();
+    for span in (1..blocks).step_by(step) {
+        drop(fs::remove_file(site.path("target")));
+        site.server.reset_log();
+        site.server
+            .fault(When::Nth(span), Fault::StallBeforeHeaders);
+        let mut run = run().spawn();
+        let start = Instant::now();
+        while site.server.requests().len() <= span {
+            assert!(start.elapsed() < Duration::from_secs(30), "span {span}");
+            thread::yield_now();
+        }
+        run.kill();
+        run.finish().expect_killed_by(9);
+        site.server.clear_rules();
+        let target = fs::read(site.path("target")).unwrap_or_default();
+        let held = HELD_BACK.min(target.len());
+        assert!(target[..held] == zeros(held), "span {span}");
+        site.again(&format!("killed at span {span}"));
+    }
 }
 
 /// At 200 instants, each time on top of what the last kill left, until it happens to be complete.
