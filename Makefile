@@ -53,6 +53,14 @@ bench: all ## seconds against a plain download and a sequential baseline, in 20 
 bench-quick: BENCH := --quick
 bench-quick: bench ## the same with less data, fewer runs and round trips, in 3 minutes
 
+.PHONY: bench-cpu
+bench-cpu: all ## decode, hash, scan, copy and install without a network, in 2 minutes
+	$(CARGO) run --locked --release --example bench-cpu -- $(BENCH_CPU)
+
+.PHONY: bench-cpu-smoke
+bench-cpu-smoke: BENCH_CPU := --smoke
+bench-cpu-smoke: bench-cpu ## the same with little data: that it works, and nothing else
+
 .PHONY: cross
 cross: ## static binary of TARGET; ROUTE=ordinary or buildstd, FEATURES=tls (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)

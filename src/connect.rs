@@ -15,7 +15,7 @@
 //!
 //! The one file that uses `ureq::unversioned`, which may change with any release.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
@@ -35,6 +35,7 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Error, Timeout};
 
+use crate::ahead::{Manners, Pipeline, Wanted};
 use crate::proxy::{self, parse_address, Absolute, Proxies, Proxy};
 use crate::tls::{self, Session, Tls};
 
@@ -50,6 +51,19 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// Linux: a read that does not wait. One system call, where a socket that is made non-blocking and
 /// blocking again takes five.
 const MSG_DONTWAIT: i32 = 0x40;
+
+/// Linux: what is read stays to be read.
+const MSG_PEEK: i32 = 0x02;
+
+/// A connection that was opened ahead is used for as long. Servers drop those on which nothing is
+/// asked for sooner than others, the hasty ones after some seconds.
+const MAX_PARKED: Duration = Duration::from_secs(4);
+
+/// Connections are opened ahead where it takes so long to make one.
+const WORTH_PARKING: Duration = Duration::from_millis(10);
+
+/// Linux: a connection is under way.
+const EINPROGRESS: i32 = 115;
 
 /// Room in ureq's list of addresses.
 const MAX_ADDRESSES: usize = 16;
@@ -165,6 +179,26 @@ pub struct Network {
     proxies: Proxies,
     tls: Tls,
     learnt: Mutex<Learnt>,
+    manners: Arc<Manners>,
+    /// Sockets opened ahead, oldest first.
+    parked: Mutex<VecDeque<Parked>>,
+}
+
+/// A socket that connects, or has connected, without anyone waiting for it.
+#[derive(Debug)]
+struct Parked {
+    address: SocketAddr,
+    socket: Socket,
+    since: Instant,
+}
+
+impl Parked {
+    /// The socket, if it is connected and the other side has not left meanwhile.
+    fn take(self) -> Option<Socket> {
+        let fresh = self.since.elapsed() < MAX_PARKED;
+        let connected = fresh && self.socket.peer_addr().is_ok() && is_quiet(&self.socket);
+        (connected && self.socket.set_nonblocking(false).is_ok()).then_some(self.socket)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -173,6 +207,8 @@ struct Learnt {
     names: HashMap<String, Vec<SocketAddr>>,
     /// Whether an address could be reached last time.
     reachable: HashMap<SocketAddr, bool>,
+    /// Shortest time in which a connection was made: a round trip.
+    round_trip: Option<Duration>,
 }
 
 impl Network {
@@ -183,7 +219,79 @@ impl Network {
             proxies,
             tls,
             learnt: Mutex::default(),
+            manners: Arc::default(),
+            parked: Mutex::default(),
         }
+    }
+
+    /// Begins to open so many connections to where this URL leads, before they are needed, and
+    /// counts them. Only where one was made before, and where a round trip is worth it.
+    pub fn open_ahead(&self, uri: &Uri, count: usize, connections: &AtomicU64) {
+        // Either alone may be a hiccup of this machine.
+        let shortest = self.learnt().round_trip.min(self.manners.first_byte());
+        if shortest.is_none_or(|it| it < WORTH_PARKING) {
+            return;
+        }
+        let (host, port) = self.next_hop(uri);
+        let addresses = self
+            .fixed(&host, port)
+            .or_else(|| Some(vec![SocketAddr::new(parse_address(&host)?, port)]))
+            .or_else(|| self.learnt().names.get(&format!("{host}:{port}")).cloned())
+            .unwrap_or_default();
+        let is_good = |it: &SocketAddr| self.learnt().reachable.get(it) == Some(&true);
+        let Some(address) = addresses.into_iter().find(is_good) else {
+            return;
+        };
+        for _ in 0..count {
+            let opened = tcp_socket(address).and_then(|socket| {
+                socket.set_nonblocking(true)?;
+                match socket.connect(&address.into()) {
+                    Err(error) if error.raw_os_error() != Some(EINPROGRESS) => Err(error),
+                    _ => Ok(socket),
+                }
+            });
+            match opened {
+                Ok(socket) => {
+                    // Connected as soon as asked: what seemed to be a round trip was this machine,
+                    // and no time is to be saved.
+                    let is_near = socket.peer_addr().is_ok();
+                    connections.fetch_add(1, Ordering::Relaxed);
+                    self.parked().push_back(Parked {
+                        address,
+                        socket,
+                        since: Instant::now(),
+                    });
+                    if is_near {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    log::debug!("no connection ahead to {address}: {error}");
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A connection to this address that was opened ahead.
+    fn unpark(&self, address: SocketAddr) -> Option<Socket> {
+        let mut parked = self.parked();
+        // The oldest first: it is the one that a server with one thread waits for.
+        while let Some(number) = parked.iter().position(|it| it.address == address) {
+            if let Some(socket) = parked.remove(number).and_then(Parked::take) {
+                return Some(socket);
+            }
+        }
+        None
+    }
+
+    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of how the server takes requests that are sent ahead.
+    pub fn manners(&self) -> &Manners {
+        &self.manners
     }
 
     fn learnt(&self) -> MutexGuard<'_, Learnt> {
@@ -378,6 +486,8 @@ pub struct Dialler {
     pub attempts: Arc<AtomicU64>,
     /// Counts connections that were made, those of all clients.
     pub connections: Arc<AtomicU64>,
+    /// What is asked for next.
+    pub wanted: Arc<Wanted>,
 }
 
 impl Connector<()> for Dialler {
@@ -404,7 +514,6 @@ impl Connector<()> for Dialler {
                 self.open(address, share, details)
             })
             .map_err(|error| self.network.through_proxy(uri, error))?;
-        self.connections.fetch_add(1, Ordering::Relaxed);
 
         let left = || {
             let mut timeout = details.timeout;
@@ -425,8 +534,13 @@ impl Connector<()> for Dialler {
                 None => absolute = Some(Absolute::new(&target, proxy)),
             }
         }
+        // Proxies are known to fail at it.
+        let pipeline = absolute
+            .is_none()
+            .then(|| Pipeline::new(self.wanted.clone(), self.network.manners.clone()));
         let mut connection = Connection {
             wire,
+            pipeline,
             session,
             absolute,
             buffers: LazyBuffers::new(
@@ -450,11 +564,9 @@ impl Dialler {
         limit: Option<Duration>,
         details: &ConnectionDetails<'_>,
     ) -> Result<Wire, Error> {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
+        let parked = self.network.unpark(address);
+        let is_connected = parked.is_some();
+        let socket = parked.map_or_else(|| tcp_socket(address), Ok)?;
         let wire = Wire {
             socket: Arc::new(Handle(socket)),
             read_timeout: None,
@@ -465,7 +577,9 @@ impl Dialler {
         (details.register_shutdown)(handle)
             .map_err(|error| trouble(Outlook::Passing, error.to_string()))?;
         let socket = &wire.socket.0;
+        let began = Instant::now();
         match limit {
+            _ if is_connected => Ok(()),
             Some(limit) => socket.connect_timeout(&address.into(), limit),
             None => socket.connect(&address.into()),
         }
@@ -473,6 +587,12 @@ impl Dialler {
             io::ErrorKind::TimedOut => Error::Timeout(Timeout::Connect),
             _ => Error::Io(error),
         })?;
+        if !is_connected {
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            let mut learnt = self.network.learnt();
+            let took = began.elapsed();
+            learnt.round_trip = Some(learnt.round_trip.map_or(took, |it| it.min(took)));
+        }
         let keepalive = TcpKeepalive::new()
             .with_time(KEEPALIVE_IDLE)
             .with_interval(KEEPALIVE_INTERVAL)
@@ -489,6 +609,17 @@ impl Dialler {
 }
 
 // ---- sockets ---------------------------------------------------------------------------------
+
+fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
+}
+
+fn is_quiet(socket: &Socket) -> bool {
+    let mut byte = [MaybeUninit::uninit()];
+    let read = socket.recv_with_flags(&mut byte, MSG_DONTWAIT);
+    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
 
 /// A socket that another thread can shut down.
 #[derive(Debug)]
@@ -522,9 +653,17 @@ impl Wire {
 
     /// True if the other side has neither sent something unasked nor gone.
     fn is_quiet(&self) -> bool {
+        is_quiet(&self.socket.0)
+    }
+
+    /// True if the other side has gone, and all that it sent was read.
+    fn has_ended(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
-        let read = self.socket.0.recv_with_flags(&mut byte, MSG_DONTWAIT);
-        matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+        let flags = MSG_DONTWAIT | MSG_PEEK;
+        match self.socket.0.recv_with_flags(&mut byte, flags) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        }
     }
 }
 
@@ -626,7 +765,52 @@ pub struct Connection {
     wire: Wire,
     session: Option<Session>,
     absolute: Option<Absolute>,
+    pipeline: Option<Pipeline>,
     buffers: LazyBuffers,
+}
+
+impl Connection {
+    fn send(&mut self, bytes: &[u8], timeout: NextTimeout) -> Result<(), Error> {
+        let mut wire = self.wire.timed(timeout);
+        match &mut self.session {
+            Some(session) => session.write_all(&mut wire, bytes).map_err(tls_error),
+            None => Ok(wire.write_all(bytes)?),
+        }
+    }
+
+    /// Receives the next bytes of the present answer into ureq's buffer: their number.
+    fn receive(&mut self, mut timeout: NextTimeout) -> Result<usize, Error> {
+        let input = self.buffers.input_append_buf();
+        let early = self.pipeline.as_mut().map_or(0, |it| it.take_early(input));
+        if early > 0 {
+            self.buffers.input_appended(early);
+            return Ok(early);
+        }
+        let per_read = timeout.for_read();
+        let patience = self.pipeline.as_ref().and_then(Pipeline::patience);
+        let patience =
+            patience.filter(|it| per_read.after.is_not_happening() || *per_read.after > *it);
+        if let Some(patience) = patience {
+            timeout.after = patience.into();
+        }
+        let mut wire = self.wire.timed(timeout);
+        let read = match &mut self.session {
+            Some(session) => session.read(&mut wire, input).map_err(tls_error),
+            None => wire.read(input).map_err(Error::from),
+        };
+        let mut amount = match (read, &self.pipeline) {
+            (Err(Error::Timeout(_)), Some(pipeline)) if patience.is_some() => {
+                pipeline.forgotten();
+                return Err(Error::Io(io::ErrorKind::ConnectionAborted.into()));
+            }
+            (read, _) => read?,
+        };
+        if let Some(pipeline) = &mut self.pipeline {
+            amount = pipeline.received(input.get(..amount).unwrap_or_default());
+        }
+        self.buffers.input_appended(amount);
+        Ok(amount)
+    }
 }
 
 impl fmt::Debug for Connection {
@@ -645,30 +829,33 @@ impl Transport for Connection {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), Error> {
         let output: &[u8] = self.buffers.output();
-        let mut output = output.get(..amount).unwrap_or(output);
-        let rewritten = self.absolute.as_mut().map(|it| it.rewrite(output));
-        if let Some(rewritten) = &rewritten {
-            output = rewritten;
-        }
-        let mut wire = self.wire.timed(timeout);
-        match &mut self.session {
-            Some(session) => session.write_all(&mut wire, output).map_err(tls_error),
-            None => Ok(wire.write_all(output)?),
-        }
+        let output = output.get(..amount).unwrap_or(output);
+        let bytes = match (&mut self.absolute, &mut self.pipeline) {
+            (Some(absolute), _) => absolute.rewrite(output),
+            (None, Some(pipeline)) => pipeline
+                .request(output)
+                .ok_or_else(|| Error::Io(io::ErrorKind::NotConnected.into()))?,
+            (None, None) => output.to_vec(),
+        };
+        self.send(&bytes, timeout)
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
-        let input = self.buffers.input_append_buf();
-        let mut wire = self.wire.timed(timeout);
-        let amount = match &mut self.session {
-            Some(session) => session.read(&mut wire, input).map_err(tls_error)?,
-            None => wire.read(input)?,
-        };
-        self.buffers.input_appended(amount);
+        let amount = self.receive(timeout)?;
+        let more = self.pipeline.as_mut().map(Pipeline::more);
+        if let Some(more) = more.filter(|more| !more.is_empty()) {
+            // If the other side takes no more, the next answer will not come, and that is told then.
+            if let Err(error) = self.send(&more, timeout) {
+                log::debug!("requests ahead: {error}");
+            }
+        }
         Ok(amount > 0)
     }
 
     fn is_open(&mut self) -> bool {
+        if self.pipeline.as_ref().is_some_and(Pipeline::expects) {
+            return !self.wire.has_ended();
+        }
         self.session.as_ref().is_none_or(Session::is_quiet) && self.wire.is_quiet()
     }
 

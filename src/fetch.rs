@@ -20,14 +20,19 @@
 //! a blocked read ends too.
 //!
 //! *Bad connections.* A worker that gets no byte, twice in a row, while others do, is one too many
-//! for the server: it hands its job back and ends (`Crew`), down to a single one. A body that
+//! for the server: it hands its job back and ends (`Crew`), down to a single one. Others that have
+//! nothing left to do count as well, once a job. A body that
 //! comes far slower than the others did is dropped, and its tail asked for over a new connection
 //! (`Pace`). Neither counts as a retry. A trickle of a few bytes in the stall timeout is
 //! silence.
 //!
+//! *Short spans.* Where answers are shorter than a round trip, a worker takes further jobs while it
+//! has one, so that its connection can ask for them early (`ahead.rs`). It takes none that another
+//! worker could begin with at once, and a single worker asks for one thing at a time.
+//!
 //! This file knows nothing of blocks, digests and compression.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -35,7 +40,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{never, select_biased, unbounded, Receiver, Sender};
 
 use crate::error::{Error, Result};
-use crate::http::{Body, Client, Failure, Kind, Stopper};
+use crate::http::{Body, Client, Failure, Kind, Stopper, MAX_AHEAD, WINDOW};
 use crate::retry::{admit, given_up, is_over, Attempts, Policy, Trickle, MIN_BYTES};
 
 /// Stack of a worker: ureq needs little. The default of 2 MiB a thread is much on a small board.
@@ -113,7 +118,7 @@ fn complete_in(
     bytes: &mut Vec<u8>,
     policy: &Policy,
     stop: &Receiver<()>,
-    crew: Option<&Crew>,
+    crew: Option<(&Crew, bool)>,
 ) -> Result<Ended> {
     let mut attempts = Attempts::default();
     let mut slow = 0;
@@ -121,7 +126,7 @@ fn complete_in(
     let mut received_by_all = client.counters().bytes();
     loop {
         let end = client.size().map_or(range.end, |size| range.end.min(size));
-        let missing = range.start + bytes.len() as u64..end;
+        let missing = missing(&(range.start..end), bytes);
         if missing.is_empty() {
             return Ok(Ended::Complete);
         }
@@ -129,7 +134,7 @@ fn complete_in(
             return Err(given_up());
         }
         let before = bytes.len();
-        let watched = crew.filter(|_| slow < MAX_SLOW);
+        let watched = crew.map(|(crew, _)| crew).filter(|_| slow < MAX_SLOW);
         // The span is planned from a trusted index: its size may be allocated.
         bytes.reserve_exact(usize::try_from(missing.end - missing.start).unwrap_or(0));
         let result = client
@@ -147,10 +152,14 @@ fn complete_in(
             slow += 1;
             continue;
         }
-        let others = client.counters().bytes() > received_by_all;
         if bytes.len() == before && failure.kind == Kind::Transient {
             empty += 1;
-            if empty >= MAX_EMPTY && others && crew.is_some_and(Crew::leave) {
+            let received = client.counters().bytes() > received_by_all;
+            let leaves = |(crew, returned): (&Crew, bool)| {
+                let others = received || !returned && crew.idle.load(Ordering::Relaxed) > 0;
+                others && crew.leave()
+            };
+            if empty >= MAX_EMPTY && crew.is_some_and(leaves) {
                 log::warn!("one connection fewer: it gets nothing while others do, {failure}");
                 return Ok(Ended::Surplus);
             }
@@ -180,11 +189,18 @@ fn receive(
     Ok(())
 }
 
+/// What is left to ask for.
+fn missing(range: &Range<u64>, bytes: &[u8]) -> Range<u64> {
+    range.start.saturating_add(bytes.len() as u64)..range.end
+}
+
 /// What the workers of a run know of each other.
 #[derive(Debug)]
 struct Crew {
     /// Workers that still take jobs.
     working: AtomicUsize,
+    /// Workers that did a job and wait for the next one.
+    idle: AtomicUsize,
     /// When they began, and the bytes received before.
     began: (Instant, u64),
 }
@@ -198,13 +214,17 @@ impl Crew {
             .is_ok()
     }
 
+    /// Workers that still take jobs.
+    fn working(&self) -> usize {
+        self.working.load(Ordering::Relaxed).max(1)
+    }
+
     /// Bytes a second that each worker got on the average, idle times included: what a body that
     /// is not much slower is never blamed for.
     fn usual_pace(&self, client: &Client) -> f64 {
         let (start, before) = self.began;
         let bytes = client.counters().bytes().saturating_sub(before);
-        let workers = self.working.load(Ordering::Relaxed).max(1);
-        bytes as f64 / start.elapsed().as_secs_f64().max(0.001) / workers as f64
+        bytes as f64 / start.elapsed().as_secs_f64().max(0.001) / self.working() as f64
     }
 }
 
@@ -249,6 +269,8 @@ struct Job {
     range: Range<u64>,
     /// The beginning of the range where it is in hand already.
     bytes: Vec<u8>,
+    /// Another worker could not do it.
+    returned: bool,
 }
 
 /// What comes back.
@@ -260,14 +282,8 @@ struct Arrival<T> {
 /// What workers make of the bytes of spans before they hand them over.
 pub trait Prepare<T>: Sync {
     /// Takes the number of a span (none for a range outside of the plan), its place, and its bytes.
-    /// It may wait for the writer, but for as long only as no urgent job waits for a worker.
+    /// It must not wait for the writer, who may wait for another range.
     fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> T;
-
-    /// An urgent job waits now.
-    fn hurry(&self);
-
-    /// An urgent job was taken.
-    fn calm(&self);
 }
 
 /// Identifies the one urgent job under way.
@@ -278,7 +294,6 @@ pub struct Workers<'a, T> {
     jobs: Sender<Job>,
     urgent: Sender<Job>,
     arrivals: Receiver<Arrival<T>>,
-    prepare: &'a dyn Prepare<T>,
     /// Held only to be dropped.
     _stop: Sender<()>,
     early: BTreeMap<u32, T>,
@@ -312,6 +327,7 @@ pub fn with_workers<T: Send, R>(
     let count = spans.len().max(1);
     let crew = Crew {
         working: AtomicUsize::new(count.min(clients.len())),
+        idle: AtomicUsize::new(0),
         began: (
             Instant::now(),
             clients
@@ -332,6 +348,8 @@ pub fn with_workers<T: Send, R>(
                 .spawn_scoped(scope, move || {
                     let worker = Worker {
                         client,
+                        waiting: VecDeque::new(),
+                        worked: false,
                         jobs: &queue,
                         urgent: &urgent,
                         give_back: &give_back,
@@ -351,7 +369,6 @@ pub fn with_workers<T: Send, R>(
             jobs,
             urgent: urgent_sender,
             arrivals,
-            prepare,
             _stop: stop,
             early: BTreeMap::new(),
             spans,
@@ -382,9 +399,29 @@ pub fn with_workers<T: Send, R>(
     result
 }
 
+/// One more is idle, as long as this lives.
+struct Idle<'a>(&'a AtomicUsize);
+
+impl<'a> Idle<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Idle<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// One worker thread.
 struct Worker<'a, T> {
     client: &'a mut Client,
+    /// Jobs that it has taken and not begun.
+    waiting: VecDeque<Job>,
+    /// It did a job.
+    worked: bool,
     jobs: &'a Receiver<Job>,
     /// Jobs that go before all others.
     urgent: &'a Receiver<Job>,
@@ -398,38 +435,79 @@ struct Worker<'a, T> {
 }
 
 impl<T> Worker<'_, T> {
-    fn work(self) {
-        loop {
-            let job = select_biased! {
-                // Nothing is ever sent here. Jobs that still wait are not begun any more.
-                recv(self.stop) -> _ => return,
-                recv(self.urgent) -> job => {
-                    self.prepare.calm();
-                    job
-                }
-                recv(self.jobs) -> job => job,
-            };
-            let Ok(Job {
+    /// The next job; none when the run is over.
+    fn next(&mut self) -> Option<Job> {
+        if is_over(self.stop) {
+            // Jobs that still wait are not begun any more.
+            return None;
+        }
+        // First what may have been asked for already.
+        if let Some(job) = self.waiting.pop_front() {
+            return Some(job);
+        }
+        // One that did nothing yet may be no better off than one that gets nothing.
+        let _idle = self.worked.then(|| Idle::new(&self.crew.idle));
+        let job = select_biased! {
+            // Nothing is ever sent here.
+            recv(self.stop) -> _ => return None,
+            recv(self.urgent) -> job => job,
+            recv(self.jobs) -> job => job,
+        };
+        job.ok()
+    }
+
+    /// Takes jobs that wait, as many as are worth asking for while `present` is under way.
+    fn look_ahead(&mut self, present: &Job) {
+        let working = self.crew.working();
+        if working > 1 && self.client.asks_ahead() {
+            let size = |job: &Job| job.range.end - job.range.start;
+            let mut bytes = size(present) + self.waiting.iter().map(size).sum::<u64>();
+            while self.waiting.len() < MAX_AHEAD
+                && bytes < WINDOW
+                && self.urgent.is_empty()
+                // Enough is left for all others.
+                && self.jobs.len() > self.waiting.len() * (working - 1)
+            {
+                let Ok(job) = self.jobs.try_recv() else { break };
+                bytes += size(&job);
+                self.waiting.push_back(job);
+            }
+        }
+        let ranges = self.waiting.iter();
+        let ranges = ranges.map(|job| missing(&job.range, &job.bytes));
+        self.client
+            .will_ask(ranges.filter(|range| !range.is_empty()));
+    }
+
+    fn work(mut self) {
+        while let Some(job) = self.next() {
+            self.look_ahead(&job);
+            let Job {
                 id,
                 range,
                 mut bytes,
-            }) = job
-            else {
-                return;
-            };
+                returned,
+            } = job;
             let ended = complete_in(
                 self.client,
                 &range,
                 &mut bytes,
                 self.policy,
                 self.stop,
-                Some(self.crew),
+                Some((self.crew, returned)),
             );
             let result = match ended {
                 Ok(Ended::Surplus) => {
-                    // The others take it next; if they are gone, so is the writer.
-                    self.prepare.hurry();
-                    drop(self.give_back.send(Job { id, range, bytes }));
+                    // The others take them next; if they are gone, so is the writer.
+                    self.waiting.push_front(Job {
+                        id,
+                        range,
+                        bytes,
+                        returned: true,
+                    });
+                    for job in self.waiting {
+                        drop(self.give_back.send(job));
+                    }
                     return;
                 }
                 Ok(Ended::Complete) if bytes.len() as u64 == range.end - range.start => {
@@ -442,6 +520,7 @@ impl<T> Worker<'_, T> {
                 }),
                 Err(error) => Err(error),
             };
+            self.worked = true;
             // An error ends the run: asking for more would only delay that.
             let failed = result.is_err();
             if self.arrive.send(Arrival { id, result }).is_err() || failed {
@@ -477,7 +556,6 @@ impl<T> Workers<'_, T> {
 
     /// A range outside of the plan, ahead of all spans that wait.
     pub fn take_urgent(&mut self, range: Range<u64>) -> Result<T> {
-        self.prepare.hurry();
         self.send(true, URGENT, range)?;
         self.wait_for(URGENT)
     }
@@ -515,18 +593,23 @@ impl<T> Workers<'_, T> {
 
     fn send(&self, urgent: bool, id: u32, range: Range<u64>) -> Result<()> {
         let (offset, held) = self.in_hand;
-        let bytes = range
-            .start
-            .checked_sub(offset)
-            .and_then(|skip| held.get(usize::try_from(skip).ok()?..))
-            .map(|held| {
-                let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
-                held.get(..size).unwrap_or(held).to_vec()
-            })
-            .unwrap_or_default();
+        let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        // Made here and not by the worker: glibc gives each thread that allocates a heap of its own,
+        // and eight of them with their leftovers cost 10 MiB. The span is from a trusted index.
+        let mut bytes = Vec::with_capacity(size);
+        let known = range.start.checked_sub(offset).and_then(|skip| {
+            let held = held.get(usize::try_from(skip).ok()?..)?;
+            Some(held.get(..size).unwrap_or(held))
+        });
+        bytes.extend_from_slice(known.unwrap_or_default());
         let queue = if urgent { &self.urgent } else { &self.jobs };
         queue
-            .send(Job { id, range, bytes })
+            .send(Job {
+                id,
+                range,
+                bytes,
+                returned: false,
+            })
             .map_err(|_| Error::Internal("all workers ended before the plan did"))
     }
 }

@@ -12,11 +12,16 @@
 //! This file knows nothing of the other modules and is the only user of `sha2`.
 
 use std::fmt;
+use std::thread::{self, JoinHandle};
 
+use crossbeam_channel::{bounded, unbounded, Receiver, Sender};
 use sha2::Digest as _;
 
 /// Size in bytes of the largest digest (SHA-512).
 pub const MAX_DIGEST_SIZE: usize = 64;
+
+/// Stack of the thread of a [`Trailing`]; the default of 2 MiB is much on a small board.
+const STACK_SIZE: usize = 64 << 10;
 
 /// A hash algorithm a bundle may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,6 +220,107 @@ impl Hasher {
     }
 }
 
+/// Bytes that are handed to the thread of a [`Trailing`] at once.
+const PIECE: usize = 256 << 10;
+
+/// Pieces that may wait for it.
+const MAX_WAITING: usize = 8;
+
+/// A hash in the making, on a thread of its own behind the caller; with one core, at once.
+///
+/// For a digest that is wanted only at the end. The caller waits when it is [`MAX_WAITING`] pieces
+/// ahead, so this holds two to three MiB.
+#[derive(Debug)]
+pub struct Trailing(Place);
+
+#[derive(Debug)]
+enum Place {
+    Here(Hasher),
+    Behind {
+        full: Sender<Vec<u8>>,
+        /// Pieces that were taken in, to be filled again.
+        empty: Receiver<Vec<u8>>,
+        piece: Vec<u8>,
+        thread: JoinHandle<Hasher>,
+    },
+}
+
+impl Trailing {
+    /// One that has seen no byte yet.
+    pub fn new(algorithm: HashAlgorithm) -> Self {
+        let several_cores = thread::available_parallelism().is_ok_and(|n| n.get() > 1);
+        let place = several_cores.then(|| Self::behind(algorithm)).flatten();
+        Self(place.unwrap_or_else(|| Place::Here(Hasher::new(algorithm))))
+    }
+
+    fn behind(algorithm: HashAlgorithm) -> Option<Place> {
+        let (full, to_hash) = bounded::<Vec<u8>>(MAX_WAITING);
+        let (give_back, empty) = unbounded();
+        let thread = thread::Builder::new()
+            .name("digest".to_owned())
+            .stack_size(STACK_SIZE)
+            .spawn(move || {
+                let mut hasher = Hasher::new(algorithm);
+                for mut piece in to_hash {
+                    hasher.update(&piece);
+                    piece.clear();
+                    // Nobody wants it any more once the last ones are on their way.
+                    drop(give_back.send(piece));
+                }
+                hasher
+            });
+        // Without a thread more it is done here.
+        Some(Place::Behind {
+            full,
+            empty,
+            piece: Vec::with_capacity(PIECE),
+            thread: thread.ok()?,
+        })
+    }
+
+    /// Takes in the next bytes.
+    pub fn update(&mut self, mut bytes: &[u8]) {
+        let (full, empty, piece) = match &mut self.0 {
+            Place::Here(hasher) => return hasher.update(bytes),
+            Place::Behind {
+                full, empty, piece, ..
+            } => (full, empty, piece),
+        };
+        while !bytes.is_empty() {
+            let room = PIECE.saturating_sub(piece.len()).min(bytes.len());
+            let (now, later) = bytes.split_at(room);
+            piece.extend_from_slice(now);
+            bytes = later;
+            if piece.len() >= PIECE {
+                let next = empty.try_recv();
+                let next = next.unwrap_or_else(|_| Vec::with_capacity(PIECE));
+                // It fails only after a panic of the thread, which `finish` passes on.
+                drop(full.send(std::mem::replace(piece, next)));
+            }
+        }
+    }
+
+    /// The digest of everything taken in.
+    pub fn finish(self) -> Digest {
+        match self.0 {
+            Place::Here(hasher) => hasher.finish(),
+            Place::Behind {
+                full,
+                piece,
+                thread,
+                ..
+            } => {
+                drop(full.send(piece));
+                drop(full);
+                match thread.join() {
+                    Ok(hasher) => hasher.finish(),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        }
+    }
+}
+
 /// Bytes that may be written to a target: their digest was compared and matched.
 #[derive(Clone, Copy, Debug)]
 pub struct Verified<'a>(&'a [u8]);
@@ -288,6 +394,29 @@ mod tests {
         ] {
             assert_eq!(Digest::parse(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_trailing_digest_is_that_of_all_bytes_in_order() {
+        let algorithm = HashAlgorithm::Sha512_256;
+        let bytes: Vec<u8> = (0..3 * PIECE * MAX_WAITING)
+            .map(|i| u8::try_from(i % 251).expect("small"))
+            .collect();
+        for size in [1000, PIECE - 1, PIECE, PIECE + 1, bytes.len()] {
+            for place in [
+                Some(Place::Here(Hasher::new(algorithm))),
+                Trailing::behind(algorithm),
+            ] {
+                let mut trailing = Trailing(place.expect("a thread"));
+                bytes.chunks(size).for_each(|piece| trailing.update(piece));
+                assert_eq!(
+                    trailing.finish(),
+                    algorithm.digest(&bytes),
+                    "pieces of {size}"
+                );
+            }
+        }
+        assert_eq!(Trailing::new(algorithm).finish(), algorithm.digest(&[]));
     }
 
     #[test]

@@ -30,6 +30,8 @@ use std::time::{Duration, Instant};
 use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use ureq::{Agent, BodyReader};
 
+use crate::ahead::Wanted;
+pub use crate::ahead::{MAX_AHEAD, WINDOW};
 use crate::connect::{Dialler, Names, Network, Outlook, Trouble};
 use crate::proxy;
 
@@ -297,6 +299,7 @@ pub struct Client {
     counters: Arc<Counters>,
     /// Tries to connect.
     attempts: Arc<AtomicU64>,
+    wanted: Arc<Wanted>,
 }
 
 impl fmt::Debug for Client {
@@ -326,6 +329,7 @@ impl Client {
         counters: &Arc<Counters>,
     ) -> Self {
         let attempts = Arc::new(AtomicU64::new(0));
+        let wanted = Arc::new(Wanted::default());
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -349,6 +353,7 @@ impl Client {
             stall_timeout: settings.stall_timeout,
             attempts: attempts.clone(),
             connections: counters.connections.clone(),
+            wanted: wanted.clone(),
         };
         Self {
             agent: Agent::with_parts(config, dialler, Names(settings.network.clone())),
@@ -359,6 +364,7 @@ impl Client {
             settings,
             counters: counters.clone(),
             attempts,
+            wanted,
         }
     }
 
@@ -390,6 +396,26 @@ impl Client {
     /// Something to end this client's blocked reads with, from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.agent.clone())
+    }
+
+    /// Begins to open so many further connections, for clients that are to be.
+    pub fn open_ahead(&self, count: usize) {
+        let url = self.redirected.as_deref().unwrap_or(&self.url);
+        if let Ok(uri) = split_user_info(url).0.parse() {
+            let connections = &self.counters.connections;
+            self.settings.network.open_ahead(&uri, count, connections);
+        }
+    }
+
+    /// True if it pays to say what is asked for next ([`Client::will_ask`]).
+    pub fn asks_ahead(&self) -> bool {
+        self.settings.network.manners().allow()
+    }
+
+    /// Says which ranges the requests after the next one will be for, in order. They may then be
+    /// sent early, and their answers be here when they are asked for.
+    pub fn will_ask(&self, ranges: impl Iterator<Item = Range<u64>>) {
+        self.wanted.set(ranges);
     }
 
     /// Asks for a range. The body starts at its first byte and may be shorter than asked for.

@@ -202,21 +202,17 @@ impl Source<'_> {
             Self::Ranges(clients) => clients,
             Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
         };
-        unpacker.ahead().begin();
-        fetch::with_workers(
-            clients,
-            spans,
-            in_hand,
-            budget,
-            policy,
-            unpacker,
-            |workers| {
-                let result = writer(&mut Supply::Workers(workers, unpacker.ahead()));
-                // Nothing is written any more.
-                unpacker.ahead().hurry();
-                result
-            },
-        )
+        unpacker.run(|| {
+            fetch::with_workers(
+                clients,
+                spans,
+                in_hand,
+                budget,
+                policy,
+                unpacker,
+                |workers| writer(&mut Supply::Workers(workers, unpacker)),
+            )
+        })
     }
 
     /// What was passed can be read again.
@@ -311,6 +307,9 @@ impl Run<'_> {
         self.bundle.size = opening.cursor().size();
         self.bundle.hash = Some(opening.header().hash.to_string());
         self.reporter.bundle(&self.bundle);
+        opening
+            .cursor()
+            .open_ahead(options.workers.saturating_sub(1));
         let destinations = destinations(opening.header(), &options.targets)?;
         self.payload_count = destinations.len();
         Ok((opening, destinations))

@@ -15,15 +15,15 @@
 //! | [`seed`] | local devices and files | a claim which blocks they hold ([`scan`], [`chunker`]) |
 //! | [`plan`] | blocks wanted and blocks had | ordered steps and the ranges to ask for; a pure function |
 //! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
-//! | [`unpack`] | bytes | verified blocks, on the same threads, when the writer is behind |
+//! | [`unpack`] | bytes | verified blocks, on the cores that the writer leaves, ahead of it |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
 //! | [`readback`] | a written target | what of it is not as it should be, and mends that |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`verify`] only compares, [`args`] is the command line. Things: [`remote`], [`ordered`] and [`http`]
-//! (where bytes come from), [`connect`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
-//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`busy`] and [`old`] (the
-//! target), [`error`].
+//! [`install`] runs them, [`verify`] only compares, [`args`] is the command line. Things: [`remote`],
+//! [`ordered`] and [`http`] (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the
+//! sockets below), [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`],
+//! [`device`], [`busy`] and [`old`] (the target), [`error`].
 //!
 //! # Threads
 //!
@@ -32,15 +32,19 @@
 //!   ┌───────────────────────────┐  jobs    ┌──────────────────────┐
 //!   │ hand out spans while      │─────────▶│ receive a job        │
 //!   │ their bytes fit the budget│          │ get range, retry,    │
-//!   │ take span k, in order     │          │ ask for missing tail │
-//!   │ decompress, verify what   │          │ decompress, verify   │
-//!   │ is not, hash, write       │◀─────────│ if the writer is busy│
-//!   └───────────────────────────┘ arrivals └──────────────────────┘
+//!   │ take span k, in order     │◀─────────│ ask for missing tail │
+//!   │ decompress, verify what   │ arrivals └──────────────────────┘
+//!   │ is not, write             │          one thread for each core but the writer's
+//!   │                           │  pool    ┌──────────────────────┐
+//!   │                           │◀────────▶│ decompress, verify   │
+//!   └───────────────────────────┘          └──────────────────────┘
+//!                │ all bytes in order, and one for the payload digest
 //! ```
 //!
 //! The writer owns submission, so memory is bounded and nothing can deadlock; shutdown is
-//! disconnection. There is no async runtime and no other thread but those that scan seeds, and in
-//! the program the one that waits for signals.
+//! disconnection. With one core the writer decompresses and hashes all itself. There is no async
+//! runtime and no other thread but those that scan seeds, and in the program the one that waits for
+//! signals.
 //!
 //! # Trust
 //!
@@ -53,6 +57,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
+pub mod ahead;
 pub mod args;
 pub mod bundle;
 pub mod busy;

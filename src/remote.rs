@@ -64,6 +64,9 @@ impl Location {
     }
 }
 
+/// Bytes to read for which one more connection is worth opening.
+const WORTH_A_CONNECTION: u64 = 64 << 10;
+
 /// How to get at a bundle.
 #[derive(Clone, Debug)]
 pub struct Access {
@@ -338,6 +341,16 @@ impl Cursor {
         })?;
         self.advance(len);
         Ok(bytes)
+    }
+
+    /// Begins to open connections for `count` further clients, as far as what was not read yet may
+    /// need them. It is not waited for.
+    pub fn open_ahead(&self, count: usize) {
+        if let Remote::Ranges(client) = &self.remote {
+            let left = self.size.unwrap_or(0).saturating_sub(self.at);
+            let useful = usize::try_from(left / WORTH_A_CONNECTION).unwrap_or(usize::MAX);
+            client.open_ahead(count.min(useful));
+        }
     }
 
     /// The client to fetch ranges with, if the server has them. Nothing more can be read here then.

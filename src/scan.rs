@@ -17,8 +17,12 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::chunker::{Chunker, Cutter};
 
-/// Bytes of one segment: large against a block, small against an image.
-const SEGMENT_SIZE: u64 = 32 << 20;
+/// Bytes of one segment: large against a block, or joining costs too much (two blocks or so each).
+const MIN_SEGMENT: u64 = 4 << 20;
+const MAX_SEGMENT: u64 = 32 << 20;
+
+/// Segments for each thread, so that they end at about the same time.
+const SHARES: u64 = 8;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 1 << 20;
@@ -71,7 +75,8 @@ impl Scan<'_> {
         let window = READ_SIZE.max(self.chunker.max_size() as usize * 2);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = cores.min(MAX_WINDOWS / window).max(1);
-        self.run_split(SEGMENT_SIZE, threads, keep)
+        let share = self.size / (threads as u64 * SHARES);
+        self.run_split(share.clamp(MIN_SEGMENT, MAX_SEGMENT), threads, keep)
     }
 
     fn run_split<T: Copy + Send>(

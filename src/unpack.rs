@@ -1,23 +1,42 @@
-//! The stored bytes of a span to verified blocks, ahead of the writer.
+//! The stored bytes of spans to verified blocks, ahead of the writer.
 //!
 //! Decompressing is most of the work of an install, and one thread cannot keep up with a usual
-//! link. So a worker that has its span's bytes while the writer is still busy with an earlier span
-//! unpacks them itself: it decompresses the blocks and compares their digests. What it hands over
-//! is [`VerifiedBuf`]s, proofs that no one can make without that comparison. Order, the payload
-//! digest and writing stay with the writer, and so does every block that was not unpacked: where
-//! the writer has nothing else to do, where there is one core only, and where a block is corrupt
-//! (the writer then meets the same error, in order).
+//! link. So spans that have arrived while the writer is still busy with an earlier one wait in a
+//! pool, and a thread for each core but the writer's unpacks them there, the next one in order
+//! first: it decompresses a block and compares its digest. What the writer takes out of the pool are
+//! [`VerifiedBuf`]s, proofs that no one can make without that comparison. Order and writing stay with
+//! the writer, and so does every block that was not unpacked: where the writer has nothing else to
+//! do, where there is one core only, and where a block is corrupt (the writer then meets the same
+//! error, in order).
 //!
-//! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the
-//! size that its xz stream states; a block that turns out larger is refused by that bound. When the
-//! budget is used up, a worker waits for the writer to write some, and so do the spans behind it.
-//! It does not wait once the writer wants its very span, nor while an urgent job waits for any
-//! worker at all, or all would wait for ever.
+//! The threads that hold connections do not unpack. They would have to wait for room when the writer
+//! is far behind, and their connections with them, just when bytes could be got for later.
+//!
+//! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the size that
+//! its xz stream states; a block that turns out larger is refused by that bound. Where the budget is
+//! used up the threads wait; nobody ever waits for them but the writer, for the one block that one of
+//! them has in hand. The stored bytes of a span are given back as soon as its last block is unpacked.
+//!
+//! # Where the time of an install goes
+//!
+//! Instructions and nanoseconds for each byte on one core of a server processor (x86_64, release
+//! profile; `make bench-cpu` measures them anew):
+//!
+//! | what | of which bytes | instructions | ns | where |
+//! |---|---|---|---|---|
+//! | LZMA2 with its checks | fetched | 235 | 16 to 27 | these threads, or the writer |
+//! | digest of the block | all | 32 | 1.8 to 2.4 | these threads if fetched, else the writer |
+//! | payload digest | all | 32 | 1.8 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
+//! | cutting and hashing a seed | seed without index | 63 | 3.1 | [`scan`](crate::scan), all cores |
+//! | reading a seed, writing | all | 0.3 | 0.4 | the writer; the kernel's copies |
+//!
+//! So a fetched byte costs as much as ten from a seed, and is decompressed wherever a core is free.
+//! In stretches that come from seeds the writer and the payload digest keep two cores busy.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
 
 use crate::bundle::{Compression, Index};
 use crate::fetch::Prepare;
@@ -25,22 +44,22 @@ use crate::hash::VerifiedBuf;
 use crate::plan::{Plan, Step};
 use crate::xz::{self, Decoder};
 
-/// Longest wait for the writer to write something. After that the bytes go on as they are.
-const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Stack of a thread that unpacks.
+const STACK_SIZE: usize = 256 << 10;
 
 /// The bytes of a span, and what was made of them ahead.
 #[derive(Debug)]
-pub struct Span<'a> {
-    /// Its bytes as in the bundle.
+pub struct Span<'b> {
+    /// Its bytes as in the bundle; none of a span whose blocks are all unpacked.
     pub stored: Vec<u8>,
     /// Its first blocks, with their numbers.
-    unpacked: VecDeque<(u32, Plain<'a>)>,
+    unpacked: VecDeque<(u32, Plain<'b>)>,
 }
 
 #[derive(Debug)]
-struct Plain<'a> {
+struct Plain<'b> {
     block: VerifiedBuf,
-    _share: Share<'a>,
+    _share: Share<'b>,
 }
 
 impl Span<'_> {
@@ -64,264 +83,492 @@ impl Span<'_> {
     }
 }
 
-/// How far the writer is, and how many bytes may be unpacked ahead of it.
+/// Plain bytes that may be unpacked ahead of the writer.
 #[derive(Debug)]
 pub struct Ahead {
-    /// Plain bytes that may be unpacked at a time.
-    budget: u64,
-    state: Mutex<State>,
+    room: Mutex<Room>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    /// Plain bytes that may still be unpacked.
+struct Room {
     left: u64,
-    /// The span that the writer works on or waits for.
-    wanted: usize,
-    /// Jobs that wait for a worker, whoever it is, and the end of the run: no worker is to wait
-    /// for the writer meanwhile.
-    urgent: usize,
-}
-
-impl State {
-    /// Whether `span` is still ahead of the writer.
-    fn is_ahead(&self, span: usize) -> bool {
-        self.wanted < span && self.urgent == 0
-    }
+    /// Counts all that may give a waiting thread something to do.
+    events: u64,
 }
 
 impl Ahead {
-    /// A budget of so many bytes, with the writer at the first span.
+    /// A budget of so many bytes.
     pub fn new(bytes: u64) -> Self {
         Self {
-            budget: bytes,
-            state: Mutex::new(State {
+            room: Mutex::new(Room {
                 left: bytes,
-                wanted: 0,
-                urgent: 0,
+                events: 0,
             }),
             changed: Condvar::new(),
         }
     }
 
-    /// The writer wants this span now.
-    pub fn want(&self, span: usize) {
-        self.state().wanted = span;
-        self.changed.notify_all();
-    }
-
-    /// One more urgent job waits for a worker, or the writer has come to its end.
-    pub fn hurry(&self) {
-        self.state().urgent += 1;
-        self.changed.notify_all();
-    }
-
-    /// A worker has taken an urgent job.
-    pub fn calm(&self) {
-        let mut state = self.state();
-        state.urgent = state.urgent.saturating_sub(1);
-    }
-
-    /// The writer begins with a new plan.
-    pub fn begin(&self) {
-        let mut state = self.state();
-        (state.wanted, state.urgent) = (0, 0);
-    }
-
-    /// Takes a share for a block of `span`, waiting for one to become free. `None` as soon as the
-    /// writer is not to be waited for, and at once for more than the whole budget.
-    fn take(&self, bytes: u64, span: usize) -> Option<Share<'_>> {
-        if bytes > self.budget {
-            return None;
-        }
-        let waits = |state: &mut State| state.left < bytes && state.is_ahead(span);
-        let waited = self
-            .changed
-            .wait_timeout_while(self.state(), MAX_WAIT, waits);
-        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() || !state.is_ahead(span) {
-            return None;
-        }
-        state.left -= bytes;
+    /// A share, if there is so much.
+    fn take(&self, bytes: u64) -> Option<Share<'_>> {
+        let mut room = self.room();
+        room.left = room.left.checked_sub(bytes)?;
         Some(Share { ahead: self, bytes })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// There may be something to do: gives back `bytes`.
+    fn stir(&self, bytes: u64) {
+        let mut room = self.room();
+        room.left += bytes;
+        room.events += 1;
+        drop(room);
+        self.changed.notify_all();
+    }
+
+    fn events(&self) -> u64 {
+        self.room().events
+    }
+
+    /// Waits until more has happened than was `seen`.
+    fn wait(&self, seen: u64) {
+        let waits = |room: &mut Room| room.events == seen;
+        drop(self.changed.wait_while(self.room(), waits));
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A share of the budget, given back when it is dropped.
 #[derive(Debug)]
-struct Share<'a> {
-    ahead: &'a Ahead,
+struct Share<'b> {
+    ahead: &'b Ahead,
     bytes: u64,
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.ahead.state().left += self.bytes;
-        self.ahead.changed.notify_all();
+        self.ahead.stir(self.bytes);
     }
 }
 
-/// Unpacks the spans of one plan, on any thread.
+/// Unpacks the spans of one plan.
 #[derive(Debug)]
 pub struct Unpacker<'p, 'b> {
     index: Option<&'p Index>,
     plan: &'p Plan,
     ahead: &'b Ahead,
-    /// Decoders that no thread is using.
-    decoders: Mutex<Vec<Decoder>>,
-    /// One core has nothing to gain.
-    several_cores: bool,
+    pool: Mutex<Pool<'b>>,
+    /// A span was put back.
+    back: Condvar,
+    threads: usize,
+}
+
+/// The spans that have arrived and that the writer has not taken yet.
+#[derive(Debug, Default)]
+struct Pool<'b> {
+    /// Those with blocks to unpack.
+    waiting: BTreeMap<usize, Pending<'b>>,
+    /// Those of which a thread has a block in hand.
+    in_hand: BTreeSet<usize>,
+    /// Those without.
+    done: BTreeMap<usize, Span<'b>>,
+    /// The writer waits for this one.
+    wanted: Option<usize>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Pending<'b> {
+    range: Range<u64>,
+    span: Span<'b>,
+    /// The block to unpack next, if there is one.
+    next: Option<u32>,
+}
+
+/// A block to unpack, and where its stored bytes are in its span.
+struct Task<'b> {
+    number: usize,
+    pending: Pending<'b>,
+    stored: Range<usize>,
+    bound: usize,
+    share: Share<'b>,
 }
 
 impl<'p, 'b> Unpacker<'p, 'b> {
     /// An unpacker for the spans of `plan`.
     pub fn new(index: Option<&'p Index>, plan: &'p Plan, ahead: &'b Ahead) -> Self {
+        let index = index.filter(|index| index.compression() == Compression::Xz);
+        let cores = thread::available_parallelism().map_or(1, |n| n.get());
         Self {
             index,
             plan,
             ahead,
-            decoders: Mutex::new(Vec::new()),
-            several_cores: std::thread::available_parallelism().is_ok_and(|n| n.get() > 1),
+            pool: Mutex::default(),
+            back: Condvar::new(),
+            // The writer has a core.
+            threads: if index.is_some() { cores - 1 } else { 0 },
         }
     }
 
-    /// How far the writer is.
-    pub fn ahead(&self) -> &'b Ahead {
-        self.ahead
-    }
-
-    /// Unpacks the blocks of span `number`, which lies at `range`, until the writer wants it.
-    pub fn unpack(&self, number: usize, range: &Range<u64>, stored: Vec<u8>) -> Span<'b> {
-        let mut span = Span::new(stored);
-        let compressed = |index: &&Index| index.compression() == Compression::Xz;
-        let (Some(index), Some(first)) = (
-            self.index.filter(compressed),
-            self.plan.span_starts.get(number).copied(),
-        ) else {
-            return span;
-        };
-        let mut decoder = self.decoders().pop().unwrap_or_default();
-        let steps = self.plan.steps.get((first - self.plan.from) as usize..);
-        for (block, step) in (first..).zip(steps.unwrap_or_default()) {
-            match step {
-                Step::Fetch(of) if *of as usize == number => {}
-                Step::Fetch(_) => break,
-                // In a gap that was read through, or a repeat.
-                _ => continue,
+    /// Runs `writer` with the threads at its side that unpack.
+    pub fn run<R>(&self, writer: impl FnOnce() -> R) -> R {
+        thread::scope(|scope| {
+            for _ in 0..self.threads.min(self.plan.spans.len()) {
+                let thread = thread::Builder::new()
+                    .name("unpack".to_owned())
+                    .stack_size(STACK_SIZE)
+                    .spawn_scoped(scope, || self.work());
+                // With fewer of them more is left to the writer.
+                drop(thread);
             }
-            match self.unpack_block(index, block, (number, range), &span.stored, &mut decoder) {
-                Some(plain) => span.unpacked.push_back((block, plain)),
-                None => break,
-            }
-        }
-        self.decoders().push(decoder);
-        span
-    }
-
-    fn unpack_block(
-        &self,
-        index: &Index,
-        number: u32,
-        (span, range): (usize, &Range<u64>),
-        stored: &[u8],
-        decoder: &mut Decoder,
-    ) -> Option<Plain<'b>> {
-        let block = index.block(number)?;
-        let at = usize::try_from(block.stored_at.checked_sub(range.start)?).ok()?;
-        let stored = stored.get(at..at.checked_add(block.stored_size as usize)?)?;
-        let stated = xz::stated_size(stored).ok()?;
-        let bound = usize::try_from(stated.min(u64::from(block.size.bound()))).ok()?;
-        let share = self.ahead.take(bound as u64, span)?;
-        let mut plain = Vec::new();
-        decoder.decompress(stored, bound, &mut plain).ok()?;
-        let block = Some(plain)
-            .filter(|plain| block.size.allows(plain.len()))
-            .and_then(|plain| block.digest.verify_owned(plain))?;
-        Some(Plain {
-            block,
-            _share: share,
+            let _end = End(self);
+            writer()
         })
     }
 
-    fn decoders(&self) -> MutexGuard<'_, Vec<Decoder>> {
-        self.decoders.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Span `number` as far as it is unpacked, if it came through the pool. A thread that has one of
+    /// its blocks in hand is waited for.
+    pub fn claim(&self, number: usize) -> Option<Span<'b>> {
+        let mut pool = self.pool();
+        pool.wanted = Some(number);
+        let in_hand = |pool: &mut Pool<'_>| pool.in_hand.contains(&number);
+        let waited = self.back.wait_while(pool, in_hand);
+        let mut pool = waited.unwrap_or_else(PoisonError::into_inner);
+        pool.wanted = None;
+        let pending = pool.waiting.remove(&number).map(|pending| pending.span);
+        pending.or_else(|| pool.done.remove(&number))
     }
+
+    fn work(&self) {
+        let mut decoder = Decoder::new();
+        loop {
+            let seen = self.ahead.events();
+            match self.next() {
+                Next::Task(task) => self.unpack(*task, &mut decoder),
+                Next::Wait => self.ahead.wait(seen),
+                Next::Ended => return,
+            }
+        }
+    }
+
+    /// The first block in order that nobody has in hand, if there is room for it.
+    fn next(&self) -> Next<'b> {
+        let mut pool = self.pool();
+        if pool.ended {
+            return Next::Ended;
+        }
+        loop {
+            let wanted = pool.wanted;
+            let first = pool.waiting.keys().find(|number| Some(**number) != wanted);
+            let Some(number) = first.copied() else {
+                return Next::Wait;
+            };
+            let Some(pending) = pool.waiting.remove(&number) else {
+                return Next::Wait;
+            };
+            let Some((stored, bound)) = self.locate(&pending) else {
+                pool.done.insert(number, pending.span);
+                continue;
+            };
+            let Some(share) = self.ahead.take(bound as u64) else {
+                pool.waiting.insert(number, pending);
+                return Next::Wait;
+            };
+            pool.in_hand.insert(number);
+            return Next::Task(Box::new(Task {
+                number,
+                pending,
+                stored,
+                bound,
+                share,
+            }));
+        }
+    }
+
+    /// Where the next block of a span is in its bytes, and how large it may be; `None` if there is
+    /// none, or it is not as the index says.
+    fn locate(&self, pending: &Pending<'_>) -> Option<(Range<usize>, usize)> {
+        let block = self.index?.block(pending.next?)?;
+        let at = usize::try_from(block.stored_at.checked_sub(pending.range.start)?).ok()?;
+        let range = at..at.checked_add(block.stored_size as usize)?;
+        let stated = xz::stated_size(pending.span.stored.get(range.clone())?).ok()?;
+        let bound = usize::try_from(stated.min(u64::from(block.size.bound()))).ok()?;
+        Some((range, bound))
+    }
+
+    /// The first block of span `number` from block `from` on.
+    fn block_from(&self, number: usize, from: u32) -> Option<u32> {
+        let at = from.checked_sub(self.plan.from)? as usize;
+        let steps = self.plan.steps.get(at..)?;
+        // Others are in a gap that is read through, or repeats.
+        let fetched = (from..).zip(steps).find_map(|(block, step)| match step {
+            Step::Fetch(span) => Some((block, *span as usize)),
+            _ => None,
+        });
+        fetched
+            .filter(|(_, span)| *span == number)
+            .map(|(block, _)| block)
+    }
+
+    /// Unpacks a block and puts its span back.
+    fn unpack(&self, task: Task<'b>, decoder: &mut Decoder) {
+        let Task {
+            number,
+            mut pending,
+            stored,
+            bound,
+            share,
+        } = task;
+        let plain = pending
+            .next
+            .zip(pending.span.stored.get(stored))
+            .and_then(|(next, stored)| {
+                let block = self.index?.block(next)?;
+                let mut plain = Vec::new();
+                decoder.decompress(stored, bound, &mut plain).ok()?;
+                let plain = Some(plain).filter(|plain| block.size.allows(plain.len()))?;
+                Some((block, block.digest.verify_owned(plain)?))
+            });
+        let last = match plain {
+            Some((block, plain)) => {
+                pending.next = self.block_from(number, block.number + 1);
+                let plain = Plain {
+                    block: plain,
+                    _share: share,
+                };
+                pending.span.unpacked.push_back((block.number, plain));
+                let end = block.stored_at + u64::from(block.stored_size);
+                if pending.next.is_none() && end == pending.range.end {
+                    pending.span.stored = Vec::new();
+                }
+                pending.next.is_none()
+            }
+            // The writer will find out why.
+            None => true,
+        };
+        let mut pool = self.pool();
+        pool.in_hand.remove(&number);
+        if last {
+            pool.done.insert(number, pending.span);
+        } else {
+            pool.waiting.insert(number, pending);
+        }
+        drop(pool);
+        self.back.notify_all();
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool<'b>> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the threads, also when the writer panics.
+struct End<'a, 'p, 'b>(&'a Unpacker<'p, 'b>);
+
+impl Drop for End<'_, '_, '_> {
+    fn drop(&mut self) {
+        self.0.pool().ended = true;
+        self.0.ahead.stir(0);
+    }
+}
+
+enum Next<'b> {
+    Task(Box<Task<'b>>),
+    Wait,
+    Ended,
 }
 
 impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
     fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Span<'b> {
-        match number.filter(|_| self.several_cores) {
-            Some(number) => self.unpack(number, range, bytes),
-            None => Span::new(bytes),
-        }
-    }
-
-    fn hurry(&self) {
-        self.ahead.hurry();
-    }
-
-    fn calm(&self) {
-        self.ahead.calm();
+        let first = |number: usize| self.plan.span_starts.get(number).copied();
+        let place = number.and_then(|number| Some((number, first(number)?)));
+        let Some((number, first)) = place.filter(|_| self.threads > 0) else {
+            return Span::new(bytes);
+        };
+        let pending = Pending {
+            range: range.clone(),
+            span: Span::new(bytes),
+            next: Some(first),
+        };
+        self.pool().waiting.insert(number, pending);
+        self.ahead.stir(0);
+        // The writer claims it by its number.
+        Span::new(Vec::new())
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation)] // made-up bytes
 mod tests {
     use super::*;
+    use crate::bundle::Encoding;
+    use crate::chunker::Chunker;
+    use crate::hash::HashAlgorithm;
+    use std::io::Write;
+    use std::time::{Duration, Instant};
 
-    #[test]
-    fn shares_are_given_back() {
-        let ahead = Ahead::new(100);
-        let most = ahead.take(70, 1).expect("there is enough");
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| ahead.take(31, 2).is_some());
-            drop(most);
-            assert!(waiting.join().expect("no panic"));
-        });
-        assert!(ahead.take(100, 1).is_some());
+    const DATA_AT: u64 = 1000;
+    const SIZE: usize = 1024;
+
+    struct Bundle {
+        index: Index,
+        plan: Plan,
+        /// The bytes of each span.
+        spans: Vec<Vec<u8>>,
     }
 
-    #[test]
-    fn nobody_waits_for_what_the_writer_wants() {
-        let ahead = Ahead::new(10);
-        assert!(ahead.take(11, 5).is_none(), "there will never be so much");
-        let all = ahead.take(10, 5).expect("there is enough");
-        assert!(ahead.take(1, 0).is_none());
-        std::thread::scope(|scope| {
-            let next = scope.spawn(|| ahead.take(1, 3).is_none());
-            let last = scope.spawn(|| ahead.take(1, 9).is_none());
-            ahead.want(3);
-            assert!(next.join().expect("no panic"));
-            ahead.hurry();
-            assert!(last.join().expect("no panic"));
-        });
-        drop(all);
+    /// Block `number`; the last of every ten repeats the one before.
+    fn plain(number: u32) -> Vec<u8> {
+        let content = if number % 10 == 9 { number - 1 } else { number };
+        (0..SIZE as u32)
+            .map(|i| (i * i / 7 + content * 31) as u8)
+            .collect()
     }
 
-    #[test]
-    fn blocks_are_taken_by_number() {
-        let ahead = Ahead::new(100);
-        let algorithm = crate::hash::HashAlgorithm::Sha256;
-        let mut span = Span::new(Vec::new());
-        for number in [3, 4, 7] {
-            let bytes = vec![7; 5];
-            let digest = algorithm.digest(&bytes);
-            let plain = Plain {
-                block: digest.verify_owned(bytes).expect("its own digest"),
-                _share: ahead.take(5, 1).expect("there is enough"),
-            };
-            span.unpacked.push_back((number, plain));
+    /// Blocks in spans of four, of which the third is read through as a gap.
+    fn bundle(blocks: u32) -> Bundle {
+        let algorithm = HashAlgorithm::Sha256;
+        let xz = |number| {
+            let mut encoder = liblzma::write::XzEncoder::new(Vec::new(), 6);
+            encoder.write_all(&plain(number)).expect("memory");
+            encoder.finish().expect("memory")
+        };
+        let stored: Vec<_> = (0..blocks)
+            .map(|n| if n % 10 == 9 { Vec::new() } else { xz(n) })
+            .collect();
+        let sizes = stored.iter().filter(|stored| !stored.is_empty());
+        let sizes = sizes.flat_map(|stored| (stored.len() as u32).to_be_bytes());
+        let digests = (0..blocks).flat_map(|n| algorithm.digest(&plain(n)).as_bytes().to_vec());
+        let encoding = Encoding {
+            chunker: Chunker::parse("fixed-1").expect("a chunker"),
+            algorithm,
+            deduplicated: true,
+            compression: Compression::Xz,
+            digests: digests.collect(),
+            sizes: Some(sizes.collect()),
+        };
+        let bytes: u64 = stored.iter().map(|stored| stored.len() as u64).sum();
+        let index = Index::new(encoding, DATA_AT..DATA_AT + bytes, 0).expect("consistent");
+        let mut plan = Plan::default();
+        let mut spans = Vec::new();
+        for number in 0..blocks {
+            let block = index.block(number).expect("a block");
+            let span = number / 4;
+            if number % 4 == 0 {
+                plan.span_starts.push(number);
+                plan.spans.push(block.stored_at..block.stored_at);
+                spans.push(Vec::new());
+            }
+            plan.steps.push(match number {
+                _ if block.first != number => Step::Copy(block.first),
+                _ if number % 4 == 2 => Step::Copy(0),
+                _ => Step::Fetch(span),
+            });
+            spans[span as usize].extend(&stored[number as usize]);
+            plan.spans[span as usize].end += u64::from(block.stored_size);
         }
-        assert!(span.take(3).is_some());
-        assert!(span.take(5).is_none());
-        let seven = span.take(7).expect("it was unpacked");
-        assert_eq!(seven.verified().bytes(), [7; 5]);
-        assert!(span.take(8).is_none());
-        assert!(ahead.take(100, 1).is_some());
+        Bundle { index, plan, spans }
+    }
+
+    fn unpacker<'a>(bundle: &'a Bundle, ahead: &'a Ahead) -> Unpacker<'a, 'a> {
+        let mut unpacker = Unpacker::new(Some(&bundle.index), &bundle.plan, ahead);
+        unpacker.threads = 3;
+        unpacker
+    }
+
+    fn hand_in(bundle: &Bundle, unpacker: &Unpacker<'_, '_>, number: usize) {
+        let span = bundle.spans[number].clone();
+        unpacker.prepare(Some(number), &bundle.plan.spans[number], span);
+    }
+
+    /// Takes all spans as the writer does; the blocks of them that were unpacked.
+    fn take_all(bundle: &Bundle, unpacker: &Unpacker<'_, '_>) -> usize {
+        let mut unpacked = 0;
+        for (number, stored) in bundle.spans.iter().enumerate() {
+            let mut span = unpacker.claim(number).expect("it was handed in");
+            let fetched = Step::Fetch(number as u32);
+            let mut ahead = true;
+            for block in (0..)
+                .zip(&bundle.plan.steps)
+                .filter(|(_, s)| **s == fetched)
+            {
+                match span.take(block.0) {
+                    Some(block_plain) => {
+                        assert!(ahead, "block {} but not the one before", block.0);
+                        assert_eq!(block_plain.verified().bytes(), plain(block.0));
+                        unpacked += 1;
+                    }
+                    None => ahead = false,
+                }
+            }
+            assert!(ahead || span.stored == *stored, "span {number}");
+        }
+        unpacked
+    }
+
+    #[test]
+    fn any_budget_and_order_of_arrival_gives_the_blocks() {
+        let bundle = bundle(60);
+        let count = bundle.spans.len();
+        for budget in [0, SIZE - 1, SIZE, 5 * SIZE, 1000 * SIZE] {
+            for step in [1, 7, count - 1] {
+                let ahead = Ahead::new(budget as u64);
+                let unpacker = unpacker(&bundle, &ahead);
+                let unpacked = unpacker.run(|| {
+                    (0..count).for_each(|i| hand_in(&bundle, &unpacker, i * step % count));
+                    take_all(&bundle, &unpacker)
+                });
+                assert!(budget >= SIZE || unpacked == 0);
+                assert_eq!(ahead.room().left, budget as u64, "all shares are back");
+            }
+        }
+    }
+
+    #[test]
+    fn all_is_unpacked_when_the_writer_is_late() {
+        let bundle = bundle(60);
+        let ahead = Ahead::new(1 << 20);
+        let unpacker = unpacker(&bundle, &ahead);
+        unpacker.run(|| {
+            (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
+            let started = Instant::now();
+            while unpacker.pool().done.len() < bundle.spans.len() {
+                assert!(
+                    started.elapsed() < Duration::from_secs(20),
+                    "nobody unpacks"
+                );
+                thread::sleep(Duration::from_millis(1));
+            }
+            // Spans that end with a block that is fetched need their stored bytes no more.
+            let pool = unpacker.pool();
+            let kept = pool.done.iter().filter(|(_, span)| !span.stored.is_empty());
+            let kept: Vec<_> = kept.map(|(number, _)| *number).collect();
+            assert_eq!(kept, [4, 9, 14], "the others end with what is fetched");
+            drop(pool);
+            let fetched = |step: &&Step| matches!(step, Step::Fetch(_));
+            let fetched = bundle.plan.steps.iter().filter(fetched).count();
+            assert_eq!(take_all(&bundle, &unpacker), fetched);
+        });
+    }
+
+    #[test]
+    fn a_corrupt_block_is_left_to_the_writer() {
+        let mut bundle = bundle(20);
+        let at = bundle.index.block(5).expect("there").stored_at - bundle.plan.spans[1].start;
+        bundle.spans[1][at as usize + 30] ^= 1;
+        let ahead = Ahead::new(1 << 20);
+        let unpacker = unpacker(&bundle, &ahead);
+        unpacker.run(|| {
+            (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
+            while unpacker.pool().done.len() < bundle.spans.len() {
+                thread::yield_now();
+            }
+            let mut span = unpacker.claim(1).expect("it was handed in");
+            assert!(span.take(4).is_some());
+            assert!(span.take(5).is_none() && span.take(7).is_none());
+            assert_eq!(span.stored, bundle.spans[1]);
+        });
     }
 }

@@ -6,6 +6,12 @@
 //! only as [`Verified`]. The payload digest is checked by [`Writer::finish`], before the target is
 //! sealed.
 //!
+//! *Each digest once.* The digest of a block is compared where its bytes are made: here, or by the
+//! thread that unpacked it, whose proof ([`VerifiedBuf`](crate::hash::VerifiedBuf)) is enough, for
+//! nothing can change the bytes in between. What comes from a seed or back from the target is always
+//! hashed here. The payload digest holds back nothing but the seal, so it may trail behind the
+//! writer on another core ([`Trailing`]); it is taken from the very bytes that go to the target.
+//!
 //! *In place.* A block that stands at its place in the target already is read, verified, and left
 //! alone. Other blocks of the target's old content are moved; those whose place is written over
 //! before their turn are saved in memory as far as the budget for that allows (`old`), else fetched.
@@ -22,21 +28,21 @@ use crate::bundle::{Block, Compression, Entry, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
 use crate::fetch::Workers;
-use crate::hash::{Digest, Hasher, Verified, VerifiedBuf};
+use crate::hash::{Digest, Trailing, Verified, VerifiedBuf};
 use crate::old::{Old, Survival};
 use crate::plan::{Plan, Standing, Step};
 use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
 use crate::scan::Found;
 use crate::seed::{Place, Seed};
-use crate::unpack::{Ahead, Span};
+use crate::unpack::{Span, Unpacker};
 use crate::xz;
 
 /// Where the bytes of spans come from.
 #[derive(Debug)]
 pub enum Supply<'a, 'b, 's> {
-    /// Workers fetch them, and may unpack them, ahead.
-    Workers(&'a mut Workers<'b, Span<'s>>, &'s Ahead),
+    /// Workers fetch them ahead, and they may be unpacked ahead too.
+    Workers(&'a mut Workers<'b, Span<'s>>, &'a Unpacker<'a, 's>),
     /// They are read when they are needed: from a file, or from what comes only in order.
     Cursor(&'a mut Cursor, &'a [Range<u64>]),
 }
@@ -45,9 +51,9 @@ impl<'s> Supply<'_, '_, 's> {
     /// Span `number`; in ascending order.
     pub fn take(&mut self, number: usize) -> Result<Span<'s>> {
         match self {
-            Self::Workers(workers, ahead) => {
-                ahead.want(number);
-                workers.take(number)
+            Self::Workers(workers, unpacker) => {
+                let span = workers.take(number)?;
+                Ok(unpacker.claim(number).unwrap_or(span))
             }
             Self::Cursor(cursor, spans) => match spans.get(number) {
                 Some(span) => cursor.take(span.clone()).map(Span::new),
@@ -93,7 +99,8 @@ pub struct Writer<'a> {
     seeds: &'a mut [Seed],
     reporter: &'a Reporter,
     counts: &'a mut Counts,
-    hasher: Hasher,
+    /// The payload digest, which is wanted only at the end.
+    hasher: Trailing,
     decoder: xz::Decoder,
     /// What stood on the target.
     old: &'a Old,
@@ -133,7 +140,7 @@ impl<'a> Writer<'a> {
             seeds,
             reporter,
             counts,
-            hasher: Hasher::new(entry.digest.algorithm()),
+            hasher: Trailing::new(entry.digest.algorithm()),
             decoder: xz::Decoder::new(),
             old,
             survival,

@@ -109,9 +109,13 @@ impl Site {
         let sent = self.server.body_bytes();
         assert_eq!(number(&report, "/bytes/fetched"), sent, "{report:#}");
         let requests = self.server.requests().len() as u64;
-        assert_eq!(number(&report, "/http/requests"), requests);
+        assert_eq!(number(&report, "/http/requests"), requests, "{report:#}");
         let connections = self.server.connections() as u64;
-        assert_eq!(number(&report, "/http/connections"), connections);
+        assert_eq!(
+            number(&report, "/http/connections"),
+            connections,
+            "{report:#}"
+        );
         assert_eq!(number(&report, "/http/retries"), 0);
         assert_disjoint(&self.server.ranges());
         report

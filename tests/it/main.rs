@@ -37,6 +37,8 @@ mod golden;
 mod install;
 // Bad networks and servers: a table of faults against exit, requests, bytes and target.
 mod faults;
+// Requests that are sent before the answers to earlier ones are in, to servers good and bad.
+mod ahead;
 // SIGINT, SIGTERM and SIGHUP, from every kind of wait.
 mod signals;
 // The way to the server: names and addresses, proxies, headers and credentials, https.

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 31] = [
+const IMPORTS: [(&str, &[&str]); 32] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -24,8 +24,9 @@ const IMPORTS: [(&str, &[&str]); 31] = [
     ),
     ("proxy", &[]),
     ("tls", &[]),
-    ("connect", &["proxy", "tls"]),
-    ("http", &["connect", "proxy"]),
+    ("ahead", &[]),
+    ("connect", &["ahead", "proxy", "tls"]),
+    ("http", &["ahead", "connect", "proxy"]),
     ("busy", &[]),
     ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
@@ -103,7 +104,7 @@ const CRATES: [(&str, &[&str]); 13] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
-    ("crossbeam_channel", &["fetch", "retry", "ordered"]),
+    ("crossbeam_channel", &["fetch", "hash", "retry", "ordered"]),
     ("liblzma", &["pack"]),
     ("lzma_rs", &["xz"]),
     ("rustix", &["device"]),

@@ -76,6 +76,8 @@ pub enum Fault {
     Chunked,
     /// The same, cut off in the middle of the body.
     ChunkedCut,
+    /// Whatever was sent before the answer is not read: as servers that know one request at a time.
+    Forget,
     /// Says that the body is gzip. (It is not: a client that believes it fails.)
     Gzip,
 }
@@ -123,6 +125,7 @@ pub(super) struct Answer {
     ending: Ending,
     stray: Vec<u8>,
     drip: Option<(u64, Duration)>,
+    forget: bool,
 }
 
 impl Answer {
@@ -184,6 +187,7 @@ impl Answer {
             ending: Ending::Regular,
             stray: Vec::new(),
             drip: None,
+            forget: false,
         }
     }
 
@@ -321,6 +325,7 @@ impl Answer {
                 self.framing = Framing::Chunked;
                 self.cut((self.body.end - self.body.start) / 2, Ending::Close);
             }
+            Fault::Forget => self.forget = true,
             Fault::Gzip => self.header("Content-Encoding", "gzip"),
         }
     }
@@ -385,6 +390,11 @@ impl Answer {
             // The byte that the reader of heads left; unread, it would make every close a reset.
             stream.read_exact(&mut [0])?;
         }
+        let next = waiting(stream)?;
+        connection.note(number, |request| request.followed = next > 0);
+        if self.forget {
+            stream.read_exact(&mut vec![0; next])?;
+        }
         if self.silent {
             return wait_for_close(stream);
         }
@@ -431,6 +441,17 @@ impl Answer {
             stream.write_all(b"0\r\n\r\n")?;
         }
         stream.write_all(&self.stray)
+    }
+}
+
+/// How many bytes could be read at once, of the first 64 KiB.
+fn waiting(stream: &TcpStream) -> io::Result<usize> {
+    stream.set_nonblocking(true)?;
+    let found = stream.peek(&mut vec![0; PIECE as usize]);
+    stream.set_nonblocking(false)?;
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        found => found,
     }
 }
 

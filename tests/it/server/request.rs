@@ -31,6 +31,8 @@ pub struct Request {
     /// 0: no answer was begun.
     pub status: u16,
     pub body_bytes: u64,
+    /// The next request was there before the answer to this one was begun.
+    pub followed: bool,
     /// Why the request itself was bad.
     pub refused: Option<String>,
     pub at: Instant,
@@ -78,6 +80,7 @@ impl Bad {
             range: None,
             headers: Vec::new(),
             status: 0,
+            followed: false,
             body_bytes: 0,
             refused: Some(self.reason.clone()),
             at: Instant::now(),
@@ -222,6 +225,7 @@ pub(super) fn parse(head: &[u8]) -> Result<Parsed, Bad> {
         range: None,
         headers,
         status: 0,
+        followed: false,
         body_bytes: 0,
         refused: None,
         at: Instant::now(),
