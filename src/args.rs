@@ -15,6 +15,7 @@ mod install;
 #[cfg(feature = "pack")]
 mod pack;
 mod values;
+mod verify;
 mod words;
 
 use std::ffi::OsString;
@@ -29,13 +30,13 @@ use crate::install::Options;
 use crate::report::Progress;
 
 /// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
+const NOT_YET: &[&str] = &[];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "verify", "index", "estimate"];
+const COMMANDS_NOT_YET: &[&str] = &["plan", "index", "estimate"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "pack"];
+const SUBCOMMANDS: &[&str] = &["install", "inspect", "verify", "pack"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
@@ -44,11 +45,24 @@ pub enum Command {
     Install(Box<Install>),
     /// Tell what a bundle is.
     Inspect(Box<Inspect>),
+    /// Compare targets with a bundle.
+    Verify(Box<Verify>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
     /// Print a text for which the user asked.
     Print(String),
+}
+
+/// A comparison, and how it is to be reported.
+#[derive(Debug)]
+pub struct Verify {
+    /// What to compare.
+    pub options: crate::verify::Options,
+    /// As JSON on standard output.
+    pub json: bool,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
 }
 
 /// An install, and how it is to be reported.
@@ -101,6 +115,7 @@ struct Arguments {
 enum Subcommand {
     Install(install::Arguments),
     Inspect(inspect::Arguments),
+    Verify(verify::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
 }
@@ -136,6 +151,7 @@ pub fn parse(
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, &common, variable),
         Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
+        Subcommand::Verify(arguments) => verify::verify(arguments, &common, variable),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
     }
@@ -174,6 +190,7 @@ fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
     let own: Flags = match subcommand {
         Some("install") => install::Arguments::get_args_info().flags,
         Some("inspect") => inspect::Arguments::get_args_info().flags,
+        Some("verify") => verify::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]
@@ -347,7 +364,8 @@ mod tests {
             (&["install", "b", "--no-such"], "--help lists"),
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),
-            (&["verify", "b"], "no verify yet"),
+            (&["verify", "b"], "with what?"),
+            (&["estimate", "b"], "no estimate yet"),
             (&["frobnicate"], "frobnicate"),
             (&[], "--help lists"),
         ] {

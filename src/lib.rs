@@ -17,12 +17,14 @@
 //! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
 //! | [`unpack`] | bytes | verified blocks, on the cores that the writer leaves, ahead of it |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
+//! | [`readback`] | a written target | what of it is not as it should be, and mends that |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`inspect`] runs the first alone, [`args`] is the command line. Things:
-//! [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`] (where bytes come
-//! from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
-//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
+//! [`install`] runs them, [`inspect`] runs the first alone, [`verify`] only compares, [`args`] is the
+//! command line. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
+//! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below),
+//! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
+//! [`busy`] and [`old`] (the target), [`error`].
 //!
 //! # Threads
 //!
@@ -59,6 +61,7 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 pub mod ahead;
 pub mod args;
 pub mod bundle;
+pub mod busy;
 pub mod chunker;
 pub mod clock;
 pub mod connect;
@@ -69,12 +72,14 @@ pub mod hash;
 pub mod http;
 pub mod inspect;
 pub mod install;
+pub mod old;
 pub mod open;
 pub mod ordered;
 #[cfg(feature = "pack")]
 pub mod pack;
 pub mod plan;
 pub mod proxy;
+pub mod readback;
 pub mod remote;
 pub mod report;
 pub mod retry;
@@ -85,5 +90,6 @@ pub mod stlv;
 pub mod tls;
 pub mod trust;
 pub mod unpack;
+pub mod verify;
 pub mod write;
 pub mod xz;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Inspect, Install};
+use reflash::args::{self, Command, Inspect, Install, Verify};
 use reflash::error::Error;
 use reflash::http::Counters;
 use reflash::report::{self, Progress, Report, Reporter};
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Install(install)) => return run_install(&install),
         Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
+        Ok(Command::Verify(verify)) => return run_verify(&verify),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
         Err(error) => Err(error),
@@ -85,6 +86,20 @@ fn run_inspect(inspect: &Inspect) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, Some(&inspect.options.bundle.shown()), false),
+    }
+}
+
+fn run_verify(verify: &Verify) -> ExitCode {
+    let counters = Arc::new(Counters::default());
+    let reporter = Arc::new(Reporter::new(Progress::None, counters.clone()));
+    reporter.install_logger(verify.level);
+    let (report, result) = reflash::verify::verify(&verify.options, &reporter, &counters);
+    if verify.json || verify.level > log::LevelFilter::Off {
+        report.print(verify.json);
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, Some(&verify.options.bundle.shown()), false),
     }
 }
 

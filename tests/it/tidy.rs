@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 31] = [
+const IMPORTS: [(&str, &[&str]); 35] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -29,8 +29,10 @@ const IMPORTS: [(&str, &[&str]); 31] = [
     ("ahead", &[]),
     ("connect", &["ahead", "proxy", "tls"]),
     ("http", &["ahead", "connect", "proxy"]),
-    ("device", &["error", "hash"]),
+    ("busy", &[]),
+    ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
+    ("old", &["scan"]),
     ("report", &["error", "http"]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
@@ -46,25 +48,38 @@ const IMPORTS: [(&str, &[&str]); 31] = [
     (
         "seed",
         &[
-            "bundle", "chunker", "device", "error", "hash", "report", "rugix", "scan",
+            "bundle", "busy", "chunker", "device", "error", "hash", "old", "report", "rugix",
+            "scan",
         ],
     ),
-    ("plan", &["bundle", "seed"]),
+    ("plan", &["bundle", "old", "seed"]),
     ("fetch", &["error", "http", "retry"]),
     ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
     (
         "write",
         &[
-            "bundle", "device", "error", "fetch", "hash", "plan", "remote", "report", "seed",
-            "unpack", "xz",
+            "bundle", "device", "error", "fetch", "hash", "old", "plan", "remote", "report",
+            "scan", "seed", "unpack", "xz",
         ],
+    ),
+    (
+        "readback",
+        &["bundle", "device", "error", "hash", "seed", "write", "xz"],
     ),
     // The one that sees all stages, but no bytes of a format.
     (
         "install",
         &[
-            "bundle", "device", "error", "fetch", "hash", "http", "open", "plan", "remote",
-            "report", "rugix", "seed", "unpack", "write",
+            "bundle", "busy", "device", "error", "fetch", "hash", "http", "old", "open", "plan",
+            "readback", "remote", "report", "retry", "rugix", "seed", "unpack", "write",
+        ],
+    ),
+    // It only compares.
+    (
+        "verify",
+        &[
+            "bundle", "device", "error", "hash", "http", "install", "open", "readback", "remote",
+            "report",
         ],
     ),
     (
@@ -82,18 +97,19 @@ const IMPORTS: [(&str, &[&str]); 31] = [
         "args",
         &[
             "chunker", "clock", "connect", "device", "error", "hash", "http", "inspect", "install",
-            "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust",
+            "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust", "verify",
         ],
     ),
     ("lib", &[]),
 ];
 
-const STAGES: [&str; 9] = [
-    "open", "seed", "plan", "fetch", "unpack", "write", "install", "inspect", "args",
+const STAGES: [&str; 11] = [
+    "open", "seed", "plan", "fetch", "unpack", "write", "readback", "install", "verify", "inspect",
+    "args",
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 19] = [
+const CRATES: [(&str, &[&str]); 20] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
@@ -106,6 +122,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("p256", &["trust/key"]),
     ("p384", &["trust/key"]),
     ("rsa", &["trust/key"]),
+    ("rustix", &["device"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
     ("serde", &["report", "pack", "inspect"]),
