@@ -80,8 +80,8 @@ bench-cpu-smoke: bench-cpu ## the same with little data: that it works, and noth
 .PHONY: cross
 cross: ## static binary of TARGET; VARIANT=bare or full, ROUTE=ordinary or buildstd (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=$(OPT_LEVEL) $(CROSS_BUILD) --locked --release --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
-	install -D -m 755 $(BUILD)/$(TARGET)/release/reflash $(CROSS_BINARY)
+	CARGO_PROFILE_SMALL_OPT_LEVEL=$(OPT_LEVEL) $(CROSS_BUILD) --locked --profile small --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
+	install -D -m 755 $(BUILD)/$(TARGET)/small/reflash $(CROSS_BINARY)
 
 .PHONY: cross-all
 cross-all: ## the same for every target, in both variants
@@ -97,8 +97,9 @@ cross-repro: cross ## builds TARGET again, from nothing in another place: the sa
 	cross/repro.sh $(CROSS_BINARY) TARGET=$(TARGET) VARIANT=$(VARIANT) ROUTE=$(ROUTE) ZIG_VENV=$(ZIG_VENV)
 
 .PHONY: size
-size: ## sizes of the static binaries, or of TARGET's; fails if one is not static or over its budget
-	@cross/size.sh $(BUILD)/cross $(if $(filter file,$(origin TARGET)),$(TARGETS),$(TARGET))
+size: ## sizes of the static binaries, or of TARGET or VARIANT; fails if one is not static or over its budget
+	@cross/size.sh $(BUILD)/cross "$(if $(filter file,$(origin VARIANT)),$(VARIANTS),$(VARIANT))" \
+	  $(if $(filter file,$(origin TARGET)),$(TARGETS),$(TARGET))
 
 .PHONY: test-cross
 test-cross: ## the end-to-end tests with the binaries of EMULATED under user-mode emulation, in 15 minutes
@@ -120,7 +121,7 @@ boot-test: ## boots x86_64 and aarch64 in an emulator: install, power cut, resum
 
 .PHONY: test-packaging
 test-packaging: ## what is in cross/boot: the script in several shells, images built with it
-	cross/boot/test.sh
+	REFLASH=$(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash cross/boot/test.sh
 
 .PHONY: install
 install: all ## the binary into $(DESTDIR)$(prefix)/bin

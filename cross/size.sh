@@ -1,10 +1,11 @@
 #!/bin/sh
-# size.sh DIR TARGET…: a table of the static binaries below DIR; fails if one wants a loader or a
-# library, is not stripped, or takes more bytes than the budget in the target's file.
+# size.sh DIR VARIANTS TARGET…: a table of the static binaries below DIR, VARIANTS of them for each
+# target; fails if one is missing, wants a loader or a library, is not stripped, or takes more bytes
+# than the budget in the target's file.
 set -eu
 
-here=$(dirname "$0") dir=$1
-shift
+here=$(dirname "$0") dir=$1 variants=$2
+shift 2
 failed=0
 
 fail() {
@@ -35,7 +36,7 @@ check() {
 
 printf '%-32s %-5s %9s %9s %9s\n' target '' bytes budget 'as xz'
 for target in "$@"; do
-    for variant in bare full; do
+    for variant in $variants; do
         binary=$dir/$target/$variant/reflash
         check
     done

@@ -42,7 +42,7 @@ script() {
     printf '%s\n' $codes >"$work/codes"
     rm -f "$work/calls" "$work/sysrq"
     WORK=$work PATH=$work/bin:$PATH REFLASH_BOOT_CMDLINE=$work/cmdline REFLASH_BOOT_PAUSE=0 \
-        REFLASH_BOOT_SYSRQ=$work/sysrq $shell "$here/reflash-boot" 2>"$work/said" || found=$?
+        REFLASH_BOOT_SYSRQ=$work/sysrq $shell "$here/reflash-boot" ${action:+"$action"} 2>"$work/said" || found=$?
     touch "$work/calls" "$work/sysrq"
     [ "$found" = "$exit" ] || fail "$shell: exit $found and not $exit for: $cmdline"
     [ "$(cat "$work/calls")" = "$calls" ] ||
@@ -54,6 +54,8 @@ scripts() {
     local one="install|http://h/b|--target=$d|"
     script "$shell" 0 '' '' "console=ttyS0 quiet"
     script "$shell" 0 0 "$one" "reflash.bundle=http://h/b reflash.target=$d"
+    action=stop script "$shell" 0 0 '' "reflash.bundle=http://h/b reflash.target=$d"
+    action=start script "$shell" 0 0 "$one" "reflash.bundle=http://h/b reflash.target=$d"
     # Every argument, in order; a `*` stays one, and a `=` in a value too.
     script "$shell" 0 0 \
         "install|http://h/b?x=1|--slot=a=$d|--seed=$d=index|--bundle-hash=sha256:00|--root-cert=/r/*|--no-merge|" \

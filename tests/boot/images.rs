@@ -12,15 +12,15 @@ use crate::Result;
 /// What the new root says when it boots.
 pub const NEW_RELEASE: &str = "release 2";
 
-/// Of an image, in bytes: the least for which mke2fs makes no odd choices.
-const SIZE: u64 = 32 << 20;
+/// Of an image, in bytes.
+const SIZE: u64 = 64 << 20;
 
 /// The files of a release beside its programs: so many, of so many bytes that do not compress.
-const FILES: u64 = 20;
+const FILES: u64 = 48;
 const FILE_SIZE: usize = 1 << 20;
 
 /// Of these, so many are the same in both releases.
-const COMMON: u64 = 8;
+const COMMON: u64 = 16;
 
 const INIT: &str = include_str!("root-init");
 
