@@ -13,7 +13,7 @@ include cross/routes.mk
 # The build date that goes into the binary (src/clock.rs): that of the last commit, so that the same
 # source gives the same bytes. Without git, and without this variable, it is that of the release.
 SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2>/dev/null),0)
-all demo system-test bench cross install: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
+all demo system-test bench cross cross-repro install: export SOURCE_DATE_EPOCH := $(SOURCE_DATE_EPOCH)
 
 .PHONY: all
 all: ## release build for this machine (default)
@@ -78,17 +78,50 @@ bench-cpu-smoke: BENCH_CPU := --smoke
 bench-cpu-smoke: bench-cpu ## the same with little data: that it works, and nothing else
 
 .PHONY: cross
-cross: ## static binary of TARGET; ROUTE=ordinary or buildstd, FEATURES=signatures,tls (cross/README.md)
+cross: ## static binary of TARGET; VARIANT=bare or full, ROUTE=ordinary or buildstd (cross/README.md)
 	cross/setup.sh $(ROUTE) $(ZIG_VENV)
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=$(OPT_LEVEL) $(CROSS_BUILD) --locked --release --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
+	CARGO_PROFILE_SMALL_OPT_LEVEL=$(OPT_LEVEL) $(CROSS_BUILD) --locked --profile small --no-default-features $(FEATURES:%=--features %) --target $(TARGET)
+	install -D -m 755 $(BUILD)/$(TARGET)/small/reflash $(CROSS_BINARY)
+
+.PHONY: cross-all
+cross-all: ## the same for every target, in both variants
+	set -e; for target in $(TARGETS); do for variant in $(VARIANTS); do \
+	  $(MAKE) --no-print-directory cross TARGET=$$target VARIANT=$$variant; done; done
 
 .PHONY: cross-which
 cross-which: ## the route that `make cross` would take
 	@echo $(TARGET): $(ROUTE)
 
+.PHONY: cross-repro
+cross-repro: cross ## builds TARGET again, from nothing in another place: the same bytes?
+	cross/repro.sh $(CROSS_BINARY) TARGET=$(TARGET) VARIANT=$(VARIANT) ROUTE=$(ROUTE) ZIG_VENV=$(ZIG_VENV)
+
 .PHONY: size
-size: ## size of the static binary of TARGET; fail if not static or over budget
-	cross/size.sh $(BUILD)/$(TARGET)/release/reflash $(SIZE_BUDGET)
+size: ## sizes of the static binaries, or of TARGET or VARIANT; fails if one is not static or over its budget
+	@cross/size.sh $(BUILD)/cross "$(if $(filter file,$(origin VARIANT)),$(VARIANTS),$(VARIANT))" \
+	  $(if $(filter file,$(origin TARGET)),$(TARGETS),$(TARGET))
+
+.PHONY: test-cross
+test-cross: ## the end-to-end tests with the binaries of EMULATED under user-mode emulation, in 15 minutes
+	set -e; for target in $(EMULATED); do \
+	  $(MAKE) --no-print-directory cross test-emulated TARGET=$$target VARIANT=full; done
+
+# With TESTS='install:: golden::' only those.
+.PHONY: test-emulated
+test-emulated:
+	REFLASH_TEST_BINARY=$(CROSS_BINARY) REFLASH_TEST_RUNNER="$(QEMU_USER)" \
+	  $(CARGO) test --locked --test it -- --include-ignored $(TESTS) $(NOT_EMULATED:%=--skip %)
+
+.PHONY: boot-test
+boot-test: ## boots x86_64 and aarch64 in an emulator: install, power cut, resume, the installed root
+	set -e; for machine in $(MACHINES); do \
+	  tests/boot/debian.sh $${machine#*=} $(BUILD)/boot/$${machine#*=}; \
+	  $(MAKE) --no-print-directory cross TARGET=$${machine%=*}-unknown-linux-musl VARIANT=full; done
+	$(CARGO) run --locked --example boot-test -- $(foreach machine,$(MACHINES),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))
+
+.PHONY: test-packaging
+test-packaging: ## what is in cross/boot: the script in several shells, images built with it
+	REFLASH=$(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash cross/boot/test.sh
 
 .PHONY: install
 install: all ## the binary into $(DESTDIR)$(prefix)/bin

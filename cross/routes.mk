@@ -1,8 +1,16 @@
-# How `make cross` builds TARGET: the two routes of README.md as variables.
+# How `make cross` builds TARGET in VARIANT: the two routes of README.md as variables.
 
-TARGETS := $(patsubst cross/%.mk,%,$(wildcard cross/*-linux-*.mk))
+TARGETS  := $(patsubst cross/%.mk,%,$(wildcard cross/*-linux-*.mk))
+VARIANTS := bare full
 include $(or $(filter cross/$(TARGET).mk,$(TARGETS:%=cross/%.mk)),\
   $(error unknown TARGET "$(TARGET)"; known: $(TARGETS)))
+
+# The cargo features of a variant. `pack` is in none: it is for hosts.
+VARIANT       ?= bare
+FEATURES_bare :=
+FEATURES_full := signatures,tls
+FEATURES ?= $(FEATURES_$(or $(filter $(VARIANT),$(VARIANTS)),\
+  $(error unknown VARIANT "$(VARIANT)"; known: $(VARIANTS))))
 
 # The ordinary route needs the target's standard library in the toolchain. Files are looked at,
 # not rustup, so that a distribution's toolchain serves as well.
@@ -11,13 +19,18 @@ ROUTE ?= $(if $(wildcard $(shell rustc --print target-libdir --target $(TARGET))
 # Where Debian's rustc-web, cargo-web and rust-web-src live.
 DEBIAN_RUST ?= /usr
 
-ZIG_VENV  := $(BUILD)/zig-venv
+ZIG_VENV  ?= $(BUILD)/zig-venv
 # Both caches stay beside the objects, so that keeping target/ keeps the C library zig has built.
 ZIG_CACHE := ZIG_GLOBAL_CACHE_DIR=$(BUILD)/zig-cache CARGO_ZIGBUILD_CACHE_DIR=$(BUILD)/zig-cache
 # For the target alone: build scripts and procedural macros are host programs.
 FLAGS_FOR := CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUSTFLAGS
+# Source paths are in the messages of panics: without the places where this machine keeps them, two
+# machines make the same bytes.
+REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(CURDIR)=reflash
+# A panic ends the program (profile.release), so nothing ever unwinds: 80 KB less.
+COMMON_RUSTFLAGS := -C force-unwind-tables=no $(REMAP)
 
-CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(TARGET_RUSTFLAGS)" \
+CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(COMMON_RUSTFLAGS) $(TARGET_RUSTFLAGS)" \
   PATH="$(ZIG_VENV)/bin:$$PATH" $(CARGO) zigbuild
 
 # PATH, CARGO, RUSTC: Debian's toolchain and not rustup's, which comes first in PATH.
@@ -26,10 +39,22 @@ CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(TARGET_RUSTFLAGS)" \
 # build-std-features: none, that is, without the symbolizer for backtraces, which a stripped binary
 # has no use for (about 90 KB).
 # env -u: a RUSTFLAGS of the user's would replace the flags for the target.
-CROSS_buildstd = env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u RUSTUP_TOOLCHAIN $(ZIG_CACHE) \
-  $(FLAGS_FOR)="-C link-self-contained=no $(TARGET_RUSTFLAGS)" \
+CROSS_buildstd = env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u RUSTUP_TOOLCHAIN $(ZIG_CACHE) $(STD_ENV) \
+  $(FLAGS_FOR)="-C link-self-contained=no $(COMMON_RUSTFLAGS) $(TARGET_RUSTFLAGS)" \
   PATH="$(ZIG_VENV)/bin:$(DEBIAN_RUST)/bin:/usr/bin:/bin" \
   CARGO=$(DEBIAN_RUST)/bin/cargo RUSTC=$(DEBIAN_RUST)/bin/rustc RUSTC_BOOTSTRAP=1 \
   cargo-zigbuild zigbuild -Zbuild-std=std,panic_abort -Zbuild-std-features=
 
 CROSS_BUILD = $(or $(CROSS_$(ROUTE)),$(error unknown ROUTE "$(ROUTE)"; known: ordinary buildstd))
+# What `make cross` leaves, one for each variant; cargo itself has one place for all of them.
+CROSS_BINARY = $(BUILD)/cross/$(TARGET)/$(VARIANT)/reflash
+
+# `make test-cross`: which targets, and which tests.
+EMULATED := aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
+TESTS    ?= install:: golden:: faults:: ahead:: signals:: connect:: trust:: large::
+# Needs more speed than an emulator has: it compares a wait of one second with one of two.
+NOT_EMULATED := a_dead_address_costs_its_share_once
+
+# `make boot-test`: machines, and what Debian calls their architectures.
+MACHINES := x86_64=amd64 aarch64=arm64
+BOOT_ARGUMENT = $(firstword $1)=$(BUILD)/cross/$(firstword $1)-unknown-linux-musl/full/reflash=$(BUILD)/boot/$(lastword $1)

@@ -35,6 +35,9 @@ mod devices;
 mod golden;
 // Installs that go well, or end as they should: seeds, encodings, requests, targets.
 mod install;
+// Offsets past 4 GiB; only in `make test-cross`, since it takes minutes.
+#[cfg(feature = "pack")]
+mod large;
 // Bad networks and servers: a table of faults against exit, requests, bytes and target.
 mod faults;
 // Requests that are sent before the answers to earlier ones are in, to servers good and bad.

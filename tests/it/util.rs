@@ -109,9 +109,10 @@ impl Run {
     /// Starts it and goes on: for tests that kill it or look at the target meanwhile.
     #[track_caller]
     pub fn spawn(self) -> Running {
-        let binary = env!("CARGO_BIN_EXE_reflash");
-        // For binaries of another architecture: the emulator and its options.
+        // `make test-cross`: a binary of another architecture, the emulator and its options.
+        let other = std::env::var("REFLASH_TEST_BINARY").ok();
         let runner = std::env::var("REFLASH_TEST_RUNNER").unwrap_or_default();
+        let binary = other.as_deref().unwrap_or(env!("CARGO_BIN_EXE_reflash"));
         let mut words = runner.split_whitespace().chain([binary]);
         let mut command = Command::new(words.next().unwrap());
         command.args(words).args(&self.args);

@@ -1,0 +1,4 @@
+SIZE_BUDGET_bare := 850000
+SIZE_BUDGET_full := 1700000
+TARGET_RUSTFLAGS :=
+QEMU_USER := qemu-aarch64-static

@@ -1,0 +1,4 @@
+SIZE_BUDGET_bare := 900000
+SIZE_BUDGET_full := 1800000
+TARGET_RUSTFLAGS :=
+QEMU_USER := qemu-riscv64-static
