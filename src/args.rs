@@ -10,6 +10,7 @@
 
 mod access;
 mod common;
+mod index;
 mod inspect;
 mod install;
 #[cfg(feature = "pack")]
@@ -32,10 +33,10 @@ use crate::report::Progress;
 const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "verify", "index", "estimate"];
+const COMMANDS_NOT_YET: &[&str] = &["plan", "verify", "estimate"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "pack"];
+const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub enum Command {
     Install(Box<Install>),
     /// Tell what a bundle is.
     Inspect(Box<Inspect>),
+    /// Make the block index of an image.
+    Index(Box<Index>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
@@ -75,6 +78,17 @@ pub struct Inspect {
     pub level: log::LevelFilter,
 }
 
+/// Making a block index, and how that is told.
+#[derive(Debug)]
+pub struct Index {
+    /// What to index.
+    pub options: crate::index::Options,
+    /// As JSON.
+    pub json: bool,
+    /// Not at all.
+    pub quiet: bool,
+}
+
 /// Install Rugix update bundles, downloading only the blocks that are not there yet.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -101,6 +115,7 @@ struct Arguments {
 enum Subcommand {
     Install(install::Arguments),
     Inspect(inspect::Arguments),
+    Index(index::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
 }
@@ -136,6 +151,7 @@ pub fn parse(
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, &common, variable),
         Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
+        Subcommand::Index(arguments) => index::index(arguments),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
     }
@@ -164,7 +180,7 @@ fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
 
 /// Subcommands that read a bundle have the common options.
 fn reads_bundles(subcommand: &str) -> bool {
-    subcommand != "pack"
+    !["index", "pack"].contains(&subcommand)
 }
 
 type Flags = &'static [FlagInfo<'static>];
@@ -174,6 +190,7 @@ fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
     let own: Flags = match subcommand {
         Some("install") => install::Arguments::get_args_info().flags,
         Some("inspect") => inspect::Arguments::get_args_info().flags,
+        Some("index") => index::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]

@@ -22,7 +22,8 @@
 //! [`install`] runs them, [`inspect`] runs the first alone, [`args`] is the command line. Things:
 //! [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`] (where bytes come
 //! from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
-//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`].
+//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`]. [`mod@index`] makes
+//! block indexes of an [`image`], into an [`output`] that is whole or not there.
 //!
 //! # Threads
 //!
@@ -67,10 +68,13 @@ pub mod error;
 pub mod fetch;
 pub mod hash;
 pub mod http;
+pub mod image;
+pub mod index;
 pub mod inspect;
 pub mod install;
 pub mod open;
 pub mod ordered;
+pub mod output;
 #[cfg(feature = "pack")]
 pub mod pack;
 pub mod plan;

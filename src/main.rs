@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Inspect, Install};
+use reflash::args::{self, Command, Index, Inspect, Install};
 use reflash::error::Error;
 use reflash::http::Counters;
 use reflash::report::{self, Progress, Report, Reporter};
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Install(install)) => return run_install(&install),
         Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
+        Ok(Command::Index(index)) => run_index(&index),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
         Err(error) => Err(error),
@@ -86,6 +87,16 @@ fn run_inspect(inspect: &Inspect) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error, Some(&inspect.options.bundle.shown()), false),
     }
+}
+
+fn run_index(index: &Index) -> Result<(), Error> {
+    let indexed = reflash::index::index(&index.options, &|_| {})?;
+    if index.json {
+        report::print_json(&indexed);
+    } else if !index.quiet {
+        report::print_err(&indexed.to_string());
+    }
+    Ok(())
 }
 
 /// Lets the reporter speak while the run waits for something.

@@ -27,7 +27,7 @@ use crate::bundle::{Compression, Delivery, Encoding, Entry, Header, Index, MAX_B
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
 use crate::hash::{Digest, HashAlgorithm, MAX_DIGEST_SIZE};
-use crate::stlv::{Atom, Atoms, Once, Tag};
+use crate::stlv::{Atom, Atoms, Once, Tag, Writer};
 use crate::xz;
 
 /// Largest bundle header, heads included. The reference's own limit.
@@ -435,6 +435,28 @@ impl BlockIndex {
                 Some((Digest::from_bytes(self.algorithm, digest)?, at, *size))
             })
     }
+}
+
+/// A block index file of blocks given by their raw digests, all of one algorithm, and plain sizes.
+pub fn write_block_index<'a>(
+    chunker: Chunker,
+    algorithm: HashAlgorithm,
+    blocks: impl Iterator<Item = (&'a [u8], u32)>,
+) -> Vec<u8> {
+    let (mut digests, mut sizes) = (Vec::new(), Vec::new());
+    for (digest, size) in blocks {
+        digests.extend_from_slice(digest);
+        sizes.extend(size.to_be_bytes());
+    }
+    let mut writer = Writer::default();
+    writer
+        .start(tag::BLOCK_INDEX)
+        .value(tag::INDEX_CHUNKER, chunker.to_string().as_bytes())
+        .value(tag::INDEX_HASH_ALGORITHM, algorithm.to_string().as_bytes())
+        .value(tag::INDEX_HASHES, &digests)
+        .value(tag::INDEX_SIZES, &sizes)
+        .end(tag::BLOCK_INDEX);
+    writer.into_bytes()
 }
 
 /// Parses a block index file.

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use argh::FromArgValue;
 
+use crate::chunker::Chunker;
 use crate::clock::Time;
+use crate::hash::HashAlgorithm;
 
 /// Longest duration of an option: added to the clock, any would have to fit.
 const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
@@ -103,6 +105,61 @@ impl FromArgValue for Retries {
                 .map(|number| Self(Some(number)))
                 .map_err(|_| format!("{text:?} is neither a number nor infinite")),
         }
+    }
+}
+
+/// How images are cut.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Cutting(pub(super) Chunker);
+
+impl Default for Cutting {
+    fn default() -> Self {
+        Self(Chunker::parse("casync-64").expect("the default is a chunker"))
+    }
+}
+
+impl FromArgValue for Cutting {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let chunker = Chunker::parse(text).map(Self);
+        chunker.ok_or_else(|| format!("{text:?} is not casync-K or fixed-K, K in KiB"))
+    }
+}
+
+/// The algorithm of digests.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Algorithm(pub(super) HashAlgorithm);
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self(HashAlgorithm::Sha512_256)
+    }
+}
+
+impl FromArgValue for Algorithm {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let algorithm = HashAlgorithm::parse(text).map(Self);
+        algorithm.ok_or_else(|| format!("{text:?} is not sha512-256, sha512 or sha256"))
+    }
+}
+
+/// How blocks are stored: `none`, or `xz:LEVEL` with a level from 0 to 9.
+#[cfg(feature = "pack")]
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Compressed(pub(super) Option<u32>);
+
+#[cfg(feature = "pack")]
+impl FromArgValue for Compressed {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let level = text
+            .strip_prefix("xz:")
+            .and_then(|level| level.parse().ok());
+        let known = level.filter(|level| *level <= 9);
+        known
+            .map(|level| Self(Some(level)))
+            .ok_or_else(|| format!("{text:?} is not none or xz:LEVEL with a level from 0 to 9"))
     }
 }
 

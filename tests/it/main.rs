@@ -44,6 +44,8 @@ mod trust;
 // Bundles made to hurt: every bit flipped, every length cut, promises of gigabytes, bombs.
 #[cfg(feature = "signatures")]
 mod hostile;
+// Block indexes: those of the reference, and what they are good for.
+mod index;
 // What a bundle is, as told to people and programs.
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.

@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 31] = [
+const IMPORTS: [(&str, &[&str]); 34] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -31,6 +31,8 @@ const IMPORTS: [(&str, &[&str]); 31] = [
     ("http", &["ahead", "connect", "proxy"]),
     ("device", &["error", "hash"]),
     ("scan", &["chunker"]),
+    ("output", &["error"]),
+    ("image", &["bundle", "chunker", "error", "hash", "scan"]),
     ("report", &["error", "http"]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
@@ -71,18 +73,23 @@ const IMPORTS: [(&str, &[&str]); 31] = [
         "inspect",
         &["bundle", "error", "hash", "http", "open", "remote", "trust"],
     ),
-    // Around them: the tool that makes bundles, and the command line.
+    // Around them: the tools that make indexes and bundles, and the command line.
+    (
+        "index",
+        &["chunker", "error", "hash", "image", "output", "rugix"],
+    ),
     (
         "pack",
         &[
-            "bundle", "chunker", "error", "hash", "rugix", "scan", "stlv", "xz",
+            "chunker", "error", "hash", "image", "output", "rugix", "scan", "stlv", "xz",
         ],
     ),
     (
         "args",
         &[
-            "chunker", "clock", "connect", "device", "error", "hash", "http", "inspect", "install",
-            "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust",
+            "chunker", "clock", "connect", "device", "error", "hash", "http", "index", "inspect",
+            "install", "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls",
+            "trust",
         ],
     ),
     ("lib", &[]),
@@ -108,7 +115,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("rsa", &["trust/key"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
-    ("serde", &["report", "pack", "inspect"]),
+    ("serde", &["report", "pack", "inspect", "index"]),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
