@@ -10,6 +10,8 @@
 
 mod access;
 mod common;
+#[cfg(feature = "pack")]
+mod estimate;
 mod index;
 mod inspect;
 mod install;
@@ -33,10 +35,10 @@ use crate::report::Progress;
 const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "verify", "estimate"];
+const COMMANDS_NOT_YET: &[&str] = &["plan", "verify"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack"];
+const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack", "estimate"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
@@ -50,6 +52,9 @@ pub enum Command {
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
+    /// Tell what an update would cost.
+    #[cfg(feature = "pack")]
+    Estimate(Box<Estimate>),
     /// Print a text for which the user asked.
     Print(String),
 }
@@ -89,6 +94,16 @@ pub struct Index {
     pub quiet: bool,
 }
 
+/// An estimate, and how it is to be shown.
+#[cfg(feature = "pack")]
+#[derive(Debug)]
+pub struct Estimate {
+    /// What to estimate.
+    pub options: crate::estimate::Options,
+    /// As JSON.
+    pub json: bool,
+}
+
 /// Install Rugix update bundles, downloading only the blocks that are not there yet.
 #[derive(FromArgs, ArgsInfo, Debug)]
 #[argh(
@@ -118,6 +133,8 @@ enum Subcommand {
     Index(index::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
+    #[cfg(feature = "pack")]
+    Estimate(estimate::Arguments),
 }
 
 /// Parses the arguments behind the program's name; `variable` looks up the environment.
@@ -154,6 +171,8 @@ pub fn parse(
         Subcommand::Index(arguments) => index::index(arguments),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
+        #[cfg(feature = "pack")]
+        Subcommand::Estimate(arguments) => estimate::estimate(arguments),
     }
 }
 
@@ -180,7 +199,7 @@ fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
 
 /// Subcommands that read a bundle have the common options.
 fn reads_bundles(subcommand: &str) -> bool {
-    !["index", "pack"].contains(&subcommand)
+    !["index", "pack", "estimate"].contains(&subcommand)
 }
 
 type Flags = &'static [FlagInfo<'static>];
@@ -193,11 +212,13 @@ fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
         Some("index") => index::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
+        #[cfg(feature = "pack")]
+        Some("estimate") => estimate::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]
-        Some("pack") => {
-            return Err(Error::Usage(
-                "this build has no pack: it is for hosts, build it there".into(),
-            ))
+        Some(word @ ("pack" | "estimate")) => {
+            return Err(Error::Usage(format!(
+                "this build has no {word}: it is for hosts, build it there"
+            )))
         }
         Some(word) if COMMANDS_NOT_YET.contains(&word) => {
             return Err(Error::Usage(format!(

@@ -50,6 +50,9 @@ pub enum Targets {
     Slots(Vec<(String, PathBuf)>),
 }
 
+/// The memory budget where none is given.
+pub const MEMORY: u64 = 32 << 20;
+
 /// Everything an install needs to know.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -484,13 +487,8 @@ impl Run<'_> {
     }
 
     fn shape(&self, has_workers: bool) -> Shape {
-        let share = stored_budget(self.options) / (2 * self.options.workers.max(1) as u64);
-        Shape {
-            max_span: share.clamp(MIN_SPAN, MAX_SPAN),
-            merge: self.options.merge,
-            // Reading through gaps saves requests; a cursor makes none.
-            gaps: has_workers,
-        }
+        let options = self.options;
+        shape(options.memory, options.workers, options.merge, has_workers)
     }
 
     fn report(self, error: Option<&Error>) -> Report {
@@ -514,6 +512,18 @@ impl Run<'_> {
             peak_memory: report::peak_memory(),
             target_touched: self.touched,
         }
+    }
+}
+
+/// The shape of spans under a memory budget, for so many workers.
+pub fn shape(memory: u64, workers: usize, merge: bool, has_workers: bool) -> Shape {
+    let stored = memory / STORED_SHARE;
+    let share = stored / (2 * workers.max(1) as u64);
+    Shape {
+        max_span: share.clamp(MIN_SPAN, MAX_SPAN),
+        merge,
+        // Reading through gaps saves requests; a cursor makes none.
+        gaps: has_workers,
     }
 }
 

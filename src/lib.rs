@@ -65,6 +65,8 @@ pub mod clock;
 pub mod connect;
 pub mod device;
 pub mod error;
+#[cfg(feature = "pack")]
+pub mod estimate;
 pub mod fetch;
 pub mod hash;
 pub mod http;
@@ -72,6 +74,7 @@ pub mod image;
 pub mod index;
 pub mod inspect;
 pub mod install;
+pub mod link;
 pub mod open;
 pub mod ordered;
 pub mod output;

@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Ok(Command::Index(index)) => run_index(&index),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
+        #[cfg(feature = "pack")]
+        Ok(Command::Estimate(estimate)) => run_estimate(&estimate),
         Err(error) => Err(error),
     };
     match result {
@@ -148,6 +150,17 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
 fn run_pack(options: &reflash::pack::Options) -> Result<(), Error> {
     let packed = reflash::pack::pack(options)?;
     report::print_out(&format!("{}\n", packed.hash));
+    Ok(())
+}
+
+#[cfg(feature = "pack")]
+fn run_estimate(estimate: &args::Estimate) -> Result<(), Error> {
+    let told = reflash::estimate::estimate(&estimate.options)?;
+    if estimate.json {
+        report::print_json(&told);
+    } else {
+        report::print_out(&told.to_string());
+    }
     Ok(())
 }
 

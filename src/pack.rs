@@ -52,6 +52,9 @@ const BLOCKS_PER_WORKER: usize = 4;
 /// encoder needs (about 100 MiB at level 6) comes on top.
 const MAX_IN_FLIGHT: usize = 512 << 20;
 
+/// Bytes that are compressed at once where it is not blocks that are.
+const PIECE: usize = 1 << 20;
+
 /// What to pack, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -383,7 +386,7 @@ const RUNNING: Error = Error::Internal("workers run as long as blocks are handed
 /// far smaller. The reference does so, and a bundle is to be the same whoever made it; the
 /// dictionary's size also decides which matches the encoder finds. It costs a reader of ours
 /// nothing, since that takes the block's size for its window.
-fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
+pub fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
     let mut stream = Stream::new_easy_encoder(level, Check::Crc64)?;
     // What a block that cannot be compressed takes, so that the loop rarely runs twice.
     let mut stored = Vec::with_capacity(plain.len() + plain.len() / 64 + 256);
@@ -396,6 +399,40 @@ fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
         match status {
             Status::StreamEnd => return Ok(stored),
             _ => stored.reserve(plain.len() / 8 + 256),
+        }
+    }
+}
+
+/// Bytes of an image as one `.xz` stream.
+pub fn compressed_size(image: &Image, level: u32) -> Result<u64> {
+    let encoder = Stream::new_easy_encoder(level, Check::Crc64);
+    let mut stream = encoder.map_err(|error| image.fail(error.into()))?;
+    let mut plain = vec![0; PIECE];
+    let mut stored = Vec::with_capacity(PIECE);
+    let mut at = 0;
+    loop {
+        let left = usize::try_from(image.size() - at).unwrap_or(usize::MAX);
+        plain.truncate(left);
+        image
+            .read_at(&mut plain, at)
+            .map_err(|source| image.fail(source))?;
+        at += plain.len() as u64;
+        let last = at == image.size();
+        let action = if last { Action::Finish } else { Action::Run };
+        let mut rest = plain.as_slice();
+        loop {
+            stored.clear();
+            let before = stream.total_in();
+            let status = stream
+                .process_vec(rest, &mut stored, action)
+                .map_err(|error| image.fail(error.into()))?;
+            let taken = usize::try_from(stream.total_in() - before).unwrap_or(usize::MAX);
+            rest = rest.get(taken..).unwrap_or_default();
+            match status {
+                Status::StreamEnd => return Ok(stream.total_out()),
+                _ if rest.is_empty() && !last => break,
+                _ => {}
+            }
         }
     }
 }

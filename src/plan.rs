@@ -103,6 +103,12 @@ impl Plan {
     pub fn bytes(&self) -> u64 {
         self.missing + self.gaps
     }
+
+    /// Bytes of the spans from an offset in the bundle on: what is before it is at hand.
+    pub fn bytes_behind(&self, offset: u64) -> u64 {
+        let behind = |span: &Range<u64>| span.end.saturating_sub(span.start.max(offset));
+        self.spans.iter().map(behind).sum()
+    }
 }
 
 /// Plans the blocks from number `from` on.

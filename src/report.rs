@@ -675,7 +675,8 @@ fn fraction(part: u64, whole: u64) -> f64 {
     }
 }
 
-fn size(bytes: u64) -> String {
+/// A number of bytes for people.
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

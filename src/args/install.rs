@@ -12,7 +12,7 @@ use super::values::{Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};
-use crate::install::{Options, Targets};
+use crate::install::{Options, Targets, MEMORY};
 use crate::report::Progress;
 use crate::seed;
 
@@ -62,7 +62,7 @@ pub(super) struct Arguments {
     workers: usize,
 
     /// budget for bytes in flight, default 32M
-    #[argh(option, default = "Size(32 << 20)")]
+    #[argh(option, default = "Size(MEMORY)")]
     memory: Size,
 
     /// write to a device that is mounted or held; skips no integrity check
@@ -99,11 +99,7 @@ pub(super) fn install(
         (None, true) => return usage("where to? give --target PATH, or --slot NAME=PATH"),
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
-    if !(1..=MAX_WORKERS).contains(&arguments.workers) {
-        return Err(Error::Usage(format!(
-            "--workers must be from 1 to {MAX_WORKERS}"
-        )));
-    }
+    check_workers(arguments.workers)?;
     if arguments.memory.0 < MIN_MEMORY {
         return usage("--memory must be at least 4M");
     }
@@ -136,6 +132,15 @@ pub(super) fn install(
         },
         level,
     })))
+}
+
+/// Refuses a number of connections that makes no sense.
+pub(super) fn check_workers(workers: usize) -> Result<()> {
+    if (1..=MAX_WORKERS).contains(&workers) {
+        return Ok(());
+    }
+    let message = format!("--workers must be from 1 to {MAX_WORKERS}");
+    Err(Error::Usage(message))
 }
 
 fn parse_slots(slots: &[String]) -> Result<Vec<(String, PathBuf)>> {

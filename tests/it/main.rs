@@ -44,6 +44,9 @@ mod trust;
 // Bundles made to hurt: every bit flipped, every length cut, promises of gigabytes, bombs.
 #[cfg(feature = "signatures")]
 mod hostile;
+// What an update would cost, against what it does.
+#[cfg(feature = "pack")]
+mod estimate;
 // Block indexes: those of the reference, and what they are good for.
 mod index;
 // What a bundle is, as told to people and programs.

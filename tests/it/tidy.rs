@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 34] = [
+const IMPORTS: [(&str, &[&str]); 36] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -34,6 +34,7 @@ const IMPORTS: [(&str, &[&str]); 34] = [
     ("output", &["error"]),
     ("image", &["bundle", "chunker", "error", "hash", "scan"]),
     ("report", &["error", "http"]),
+    ("link", &[]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
     // but for this: a range is completed in one place alone, also while a header is read.
@@ -85,11 +86,18 @@ const IMPORTS: [(&str, &[&str]); 34] = [
         ],
     ),
     (
+        "estimate",
+        &[
+            "bundle", "chunker", "error", "hash", "image", "install", "link", "output", "pack",
+            "plan", "remote", "report", "scan", "seed",
+        ],
+    ),
+    (
         "args",
         &[
-            "chunker", "clock", "connect", "device", "error", "hash", "http", "index", "inspect",
-            "install", "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls",
-            "trust",
+            "chunker", "clock", "connect", "device", "error", "estimate", "hash", "http", "index",
+            "inspect", "install", "link", "open", "pack", "proxy", "remote", "report", "retry",
+            "seed", "tls", "trust",
         ],
     ),
     ("lib", &[]),
@@ -115,7 +123,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("rsa", &["trust/key"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
-    ("serde", &["report", "pack", "inspect", "index"]),
+    ("serde", &["report", "pack", "inspect", "index", "estimate"]),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
