@@ -15,6 +15,7 @@ mod estimate;
 mod index;
 mod inspect;
 mod install;
+pub mod manual;
 #[cfg(feature = "pack")]
 mod pack;
 mod values;
@@ -150,18 +151,27 @@ pub fn parse(
         })
         .collect::<Result<Vec<_>>>()?;
     let (own, common) = flags(typed.first().map(String::as_str))?;
-    let (own, common) = match words::prepare(typed, own, common, variable)? {
+    let (own, common, given) = match words::prepare(typed, own, common, variable)? {
         Prepared::Version => {
             let version = env!("CARGO_PKG_VERSION");
             return Ok(Command::Print(format!("reflash {version}\n")));
         }
-        Prepared::Arguments { own, common } => (own, common),
+        Prepared::Arguments { own, common, given } => (own, common, given),
     };
+    command(&own, &common, variable).map_err(|error| given.named(error))
+}
+
+/// What the prepared words mean.
+fn command(
+    own: &[String],
+    common: &[String],
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Command> {
     let subcommand = own
         .first()
         .filter(|word| SUBCOMMANDS.contains(&word.as_str()));
     let subcommand = subcommand.map(String::as_str);
-    let (parsed, common) = match (from::<Arguments>(&own), from::<Common>(&common)) {
+    let (parsed, common) = match (from::<Arguments>(own), from::<Common>(common)) {
         (Ok(parsed), Ok(common)) => (parsed, common),
         (Err(exit), _) | (_, Err(exit)) => return early(exit, subcommand),
     };
@@ -191,10 +201,25 @@ fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
         return Ok(Command::Print(output));
     }
     Err(Error::Usage(format!(
-        "{}\nhint: reflash {}--help lists what there is",
-        output.trim().replace('\n', " "),
+        "{}\nhint: {}reflash {}--help lists what there is",
+        words::refused(&output),
+        likely(&output, subcommand),
         subcommand.map_or(String::new(), |word| format!("{word} ")),
     )))
+}
+
+/// What was meant by a word that there is not, if that is likely.
+fn likely(output: &str, subcommand: Option<&str>) -> String {
+    let Some(word) = output.trim().strip_prefix("Unrecognized argument: ") else {
+        return String::new();
+    };
+    let (own, common) = flags(subcommand).unwrap_or_default();
+    let options = own.iter().chain(common).map(|flag| flag.long);
+    let known: Vec<&str> = match subcommand {
+        Some(_) => options.collect(),
+        None => SUBCOMMANDS.to_vec(),
+    };
+    words::nearest(word, &known).map_or(String::new(), |meant| format!("is it {meant}? "))
 }
 
 /// Subcommands that read a bundle have the common options.

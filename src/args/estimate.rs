@@ -8,7 +8,7 @@ use std::time::Duration;
 use argh::{ArgsInfo, FromArgs};
 
 use super::install::check_workers;
-use super::values::{Compressed, Cutting, Seconds, Size};
+use super::values::{Compressed, Count, Cutting, Seconds, Size};
 use super::{Command, Estimate};
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
@@ -50,8 +50,8 @@ pub(super) struct Arguments {
     rtt: Seconds,
 
     /// connections, default 8
-    #[argh(option, default = "8")]
-    workers: usize,
+    #[argh(option, default = "Count(8)")]
+    workers: Count,
 
     /// one JSON object in place of a table
     #[argh(switch)]
@@ -70,7 +70,7 @@ pub(super) fn estimate(arguments: Arguments) -> Result<Command> {
     if arguments.limit_rate.0 == 0 {
         return usage("--limit-rate of zero never ends");
     }
-    check_workers(arguments.workers)?;
+    check_workers(arguments.workers.0)?;
     let mut chunkers: Vec<Chunker> = arguments.chunker.iter().map(|cutting| cutting.0).collect();
     if chunkers.is_empty() {
         chunkers = CHUNKERS
@@ -87,7 +87,7 @@ pub(super) fn estimate(arguments: Arguments) -> Result<Command> {
             link: Link {
                 rate: Some(arguments.limit_rate.0),
                 round_trip: arguments.rtt.0,
-                workers: arguments.workers,
+                workers: arguments.workers.0,
             },
             svg: arguments.svg,
         },

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 
 use super::common::Common;
-use super::values::{Shown, Size};
+use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};
@@ -58,8 +58,8 @@ pub(super) struct Arguments {
     insecure_allow_missing_block_index: bool,
 
     /// connections, default 8
-    #[argh(option, default = "8")]
-    workers: usize,
+    #[argh(option, default = "Count(8)")]
+    workers: Count,
 
     /// budget for bytes in flight, default 32M
     #[argh(option, default = "Size(MEMORY)")]
@@ -99,7 +99,7 @@ pub(super) fn install(
         (None, true) => return usage("where to? give --target PATH, or --slot NAME=PATH"),
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
-    check_workers(arguments.workers)?;
+    check_workers(arguments.workers.0)?;
     if arguments.memory.0 < MIN_MEMORY {
         return usage("--memory must be at least 4M");
     }
@@ -117,7 +117,7 @@ pub(super) fn install(
             },
             seeds: arguments.seed.iter().map(|text| parse_seed(text)).collect(),
             allow_missing_index: arguments.insecure_allow_missing_block_index,
-            workers: arguments.workers,
+            workers: arguments.workers.0,
             memory: arguments.memory.0,
             merge: !arguments.no_merge,
         },

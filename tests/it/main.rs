@@ -53,6 +53,10 @@ mod index;
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
+// What people read when something is wrong: transcripts of runs.
+mod messages;
+// The manual page and the completions of shells.
+mod manual;
 // The crates: licences, sources, duplicates, C.
 mod dependencies;
 // The repository itself: structure, owners, versions.
