@@ -18,6 +18,8 @@ mod install;
 pub mod manual;
 #[cfg(feature = "pack")]
 mod pack;
+#[cfg(feature = "pack")]
+mod sign;
 mod values;
 mod words;
 
@@ -39,7 +41,7 @@ const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
 const COMMANDS_NOT_YET: &[&str] = &["plan", "verify"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack", "estimate"];
+const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack", "sign", "estimate"];
 
 /// What the program is asked to do.
 #[derive(Debug)]
@@ -53,6 +55,9 @@ pub enum Command {
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
+    /// Prepare a bundle for a signature, or add one.
+    #[cfg(feature = "pack")]
+    Sign(Box<crate::sign::Options>),
     /// Tell what an update would cost.
     #[cfg(feature = "pack")]
     Estimate(Box<Estimate>),
@@ -135,6 +140,8 @@ enum Subcommand {
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
     #[cfg(feature = "pack")]
+    Sign(sign::Arguments),
+    #[cfg(feature = "pack")]
     Estimate(estimate::Arguments),
 }
 
@@ -182,6 +189,8 @@ fn command(
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
         #[cfg(feature = "pack")]
+        Subcommand::Sign(arguments) => sign::sign(arguments),
+        #[cfg(feature = "pack")]
         Subcommand::Estimate(arguments) => estimate::estimate(arguments),
     }
 }
@@ -224,7 +233,7 @@ fn likely(output: &str, subcommand: Option<&str>) -> String {
 
 /// Subcommands that read a bundle have the common options.
 fn reads_bundles(subcommand: &str) -> bool {
-    !["index", "pack", "estimate"].contains(&subcommand)
+    !["index", "pack", "sign", "estimate"].contains(&subcommand)
 }
 
 type Flags = &'static [FlagInfo<'static>];
@@ -238,9 +247,11 @@ fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
+        Some("sign") => sign::Arguments::get_args_info().flags,
+        #[cfg(feature = "pack")]
         Some("estimate") => estimate::Arguments::get_args_info().flags,
         #[cfg(not(feature = "pack"))]
-        Some(word @ ("pack" | "estimate")) => {
+        Some(word @ ("pack" | "sign" | "estimate")) => {
             return Err(Error::Usage(format!(
                 "this build has no {word}: it is for hosts, build it there"
             )))

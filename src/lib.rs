@@ -88,6 +88,8 @@ pub mod retry;
 pub mod rugix;
 pub mod scan;
 pub mod seed;
+#[cfg(feature = "pack")]
+pub mod sign;
 pub mod stlv;
 pub mod tls;
 pub mod trust;

@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
         #[cfg(feature = "pack")]
+        Ok(Command::Sign(options)) => run_sign(&options),
+        #[cfg(feature = "pack")]
         Ok(Command::Estimate(estimate)) => run_estimate(&estimate),
         Err(error) => Err(error),
     };
@@ -150,6 +152,13 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
 fn run_pack(options: &reflash::pack::Options) -> Result<(), Error> {
     let packed = reflash::pack::pack(options)?;
     report::print_out(&format!("{}\n", packed.hash));
+    Ok(())
+}
+
+#[cfg(feature = "pack")]
+fn run_sign(options: &reflash::sign::Options) -> Result<(), Error> {
+    let hash = reflash::sign::sign(options)?;
+    report::print_out(&format!("{hash}\n"));
     Ok(())
 }
 

@@ -120,6 +120,18 @@ pub(super) fn help() -> String {
     )
 }
 
+/// The roots of these files, if there are any.
+pub(super) fn load_roots(files: &[PathBuf], clock: Clock) -> Result<Option<Roots>> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let roots = Roots::load(files, clock).map(Some);
+    roots.map_err(|bad| {
+        let path = bad.path.display();
+        Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
+    })
+}
+
 impl Common {
     /// Which messages are shown.
     pub(super) fn level(&self) -> log::LevelFilter {
@@ -174,14 +186,7 @@ impl Common {
 
     /// The roots that are given.
     pub(super) fn roots(&self) -> Result<Option<Roots>> {
-        if self.root_cert.is_empty() {
-            return Ok(None);
-        }
-        let roots = Roots::load(&self.root_cert, self.clock()).map(Some);
-        roots.map_err(|bad| {
-            let path = bad.path.display();
-            Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
-        })
+        load_roots(&self.root_cert, self.clock())
     }
 
     /// The roots that this system's administrator configured.

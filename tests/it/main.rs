@@ -49,6 +49,9 @@ mod hostile;
 mod estimate;
 // Block indexes: those of the reference, and what they are good for.
 mod index;
+// Signatures that are prepared and added.
+#[cfg(all(feature = "pack", feature = "signatures"))]
+mod sign;
 // What a bundle is, as told to people and programs.
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.

@@ -86,6 +86,12 @@ const IMPORTS: [(&str, &[&str]); 36] = [
         ],
     ),
     (
+        "sign",
+        &[
+            "error", "hash", "http", "open", "output", "remote", "rugix", "stlv", "trust",
+        ],
+    ),
+    (
         "estimate",
         &[
             "bundle", "chunker", "error", "hash", "image", "install", "link", "output", "pack",
@@ -97,7 +103,7 @@ const IMPORTS: [(&str, &[&str]); 36] = [
         &[
             "chunker", "clock", "connect", "device", "error", "estimate", "hash", "http", "index",
             "inspect", "install", "link", "open", "pack", "proxy", "remote", "report", "retry",
-            "seed", "tls", "trust",
+            "seed", "sign", "tls", "trust",
         ],
     ),
     ("lib", &[]),
