@@ -76,6 +76,8 @@ pub struct Install {
     pub progress: Progress,
     /// Which messages are shown.
     pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
 }
 
 /// An inspection, and how it is to be shown.
@@ -87,6 +89,8 @@ pub struct Inspect {
     pub json: bool,
     /// Which messages are shown.
     pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
 }
 
 /// Making a block index, and how that is told.

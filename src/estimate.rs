@@ -34,9 +34,9 @@ use crate::output::Output;
 use crate::pack;
 use crate::plan;
 use crate::remote::FIRST_READ;
-use crate::report;
 use crate::scan::Found;
 use crate::seed::{Have, Place};
+use crate::terminal;
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -369,7 +369,7 @@ impl fmt::Display for Estimate {
                 "{} to {} ({})",
                 self.old,
                 update.new,
-                report::size(update.size)
+                terminal::size(update.size)
             )?;
             writeln!(
                 f,
@@ -382,7 +382,7 @@ impl fmt::Display for Estimate {
                 writeln!(
                     f,
                     "{name:<14} {:>12} {share:>6.1}% {:>9} {blocks:>10} {seconds:>9}",
-                    report::size(cost.bytes),
+                    terminal::size(cost.bytes),
                     cost.requests,
                 )
             };
@@ -393,7 +393,7 @@ impl fmt::Display for Estimate {
             }
             writeln!(f)?;
         }
-        let rate = self.bytes_per_second.map_or("-".to_owned(), report::size);
+        let rate = self.bytes_per_second.map_or("-".to_owned(), terminal::size);
         writeln!(
             f,
             "Link: {rate}/s, {:.0} ms round trip, {} connections. Compression: {}.",

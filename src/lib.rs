@@ -75,6 +75,7 @@ pub mod index;
 pub mod inspect;
 pub mod install;
 pub mod link;
+pub mod notify;
 pub mod open;
 pub mod ordered;
 pub mod output;
@@ -91,6 +92,7 @@ pub mod seed;
 #[cfg(feature = "pack")]
 pub mod sign;
 pub mod stlv;
+pub mod terminal;
 pub mod tls;
 pub mod trust;
 pub mod unpack;

@@ -1,6 +1,6 @@
 //! The `reflash` command: parse, start the reporter, run, turn the result into an exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use reflash::args::{self, Command, Index, Inspect, Install};
 use reflash::error::Error;
 use reflash::http::Counters;
+use reflash::notify::Manager;
 use reflash::report::{self, Progress, Report, Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -44,9 +45,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// The reporter, and all that it is to tell besides the terminal.
+fn reporter(
+    progress: Progress,
+    counters: &Arc<Counters>,
+    log: Option<&Path>,
+) -> Result<Arc<Reporter>, Error> {
+    if let Some(path) = log {
+        report::log_to(path)?;
+    }
+    let reporter = Reporter::new(progress, counters.clone());
+    if let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|a| !a.is_empty()) {
+        match Manager::at(&address) {
+            Ok(manager) => reporter.tell(manager),
+            Err(error) => report::print_err(&format!("warning: NOTIFY_SOCKET: {error}")),
+        }
+    }
+    Ok(Arc::new(reporter))
+}
+
 fn run_install(install: &Install) -> ExitCode {
     let counters = Arc::new(Counters::default());
-    let reporter = Arc::new(Reporter::new(install.progress, counters.clone()));
+    let reporter = match reporter(install.progress, &counters, install.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
     reporter.install_logger(install.level);
     if let Some(Err(error)) = install.report.as_deref().map(Report::check) {
         return fail(&error, None, false);
@@ -76,7 +99,10 @@ fn run_install(install: &Install) -> ExitCode {
 
 fn run_inspect(inspect: &Inspect) -> ExitCode {
     let counters = Arc::new(Counters::default());
-    let reporter = Arc::new(Reporter::new(Progress::None, counters.clone()));
+    let reporter = match reporter(Progress::None, &counters, inspect.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
     reporter.install_logger(inspect.level);
     let result = reflash::inspect::inspect(&inspect.options, &counters);
     let result = result.and_then(|(inspection, required)| {

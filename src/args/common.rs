@@ -96,6 +96,10 @@ pub(super) struct Common {
     #[argh(option, default = "FullDownload::Allow")]
     pub(super) full_download: FullDownload,
 
+    /// write messages to this file, too, at least those of -v; /dev/kmsg for the kernel's log
+    #[argh(option)]
+    pub(super) log: Option<PathBuf>,
+
     /// say more; twice: each request
     #[argh(switch, short = 'v')]
     pub(super) verbose: u8,

@@ -131,6 +131,7 @@ pub(super) fn install(
             Shown::None => Progress::None,
         },
         level,
+        log: common.log.clone(),
     })))
 }
 

@@ -20,10 +20,11 @@ const CHOICES: [(&str, &str); 4] = [
 ];
 
 /// Options whose value is a file or begins with one.
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "--cacert",
     "--cert",
     "--key",
+    "--log",
     "--output",
     "--report",
     "--root-cert",

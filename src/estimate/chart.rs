@@ -4,7 +4,7 @@
 //! SVG by hand; there is little of it.
 
 use super::{Cost, Estimate};
-use crate::report::size;
+use crate::terminal::size;
 
 /// Lengths in pixels.
 const LEFT: f64 = 108.0;

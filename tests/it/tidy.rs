@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 36] = [
+const IMPORTS: [(&str, &[&str]); 39] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -33,7 +33,9 @@ const IMPORTS: [(&str, &[&str]); 36] = [
     ("scan", &["chunker"]),
     ("output", &["error"]),
     ("image", &["bundle", "chunker", "error", "hash", "scan"]),
-    ("report", &["error", "http"]),
+    ("terminal", &[]),
+    ("notify", &[]),
+    ("report", &["error", "http", "notify", "terminal"]),
     ("link", &[]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
@@ -95,7 +97,7 @@ const IMPORTS: [(&str, &[&str]); 36] = [
         "estimate",
         &[
             "bundle", "chunker", "error", "hash", "image", "install", "link", "output", "pack",
-            "plan", "remote", "report", "scan", "seed",
+            "plan", "remote", "scan", "seed", "terminal",
         ],
     ),
     (
@@ -114,7 +116,7 @@ const STAGES: [&str; 9] = [
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 19] = [
+const CRATES: [(&str, &[&str]); 20] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
@@ -131,6 +133,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("rustls_pki_types", &["trust/with"]),
     ("serde", &["report", "pack", "inspect", "index", "estimate"]),
     ("serde_json", &["report", "pack"]),
+    ("rustix", &["report"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
     ("signal_hook", &["main"]),
