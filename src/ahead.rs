@@ -14,11 +14,11 @@
 //! alone, whose end it finds as ureq does: by its head.
 //!
 //! Servers are not trusted to be able to do that ([`Manners`], shared by all connections):
-//! - it is done only where the first byte of an answer takes [`WORTH_WHILE`] or longer, and not
+//! - it is done only where the first byte of an answer takes `WORTH_WHILE` or longer, and not
 //!   through proxies, for which it is known to fail;
 //! - only after an answer over the same connection that leaves it open and tells its length;
-//! - one connection tries it, and the others wait until that worked [`PROOF`] times; a server that
-//!   forgets what came early costs [`PATIENCE`] once, and no retry;
+//! - one connection tries it, and the others wait until that worked `PROOF` times; a server that
+//!   forgets what came early costs `PATIENCE` once, and no retry;
 //! - failures that outweigh what worked end it for the run.
 //!
 //! Whatever comes back is checked as any other answer: no range is taken for another.

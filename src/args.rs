@@ -21,6 +21,7 @@ mod pack;
 #[cfg(feature = "pack")]
 mod sign;
 mod values;
+mod verify;
 mod words;
 
 use std::ffi::OsString;
@@ -35,13 +36,15 @@ use crate::install::Options;
 use crate::report::Progress;
 
 /// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &["--no-target-seed", "--verify", "--write-index"];
+const NOT_YET: &[&str] = &[];
 
 /// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "verify"];
+const COMMANDS_NOT_YET: &[&str] = &["plan"];
 
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "index", "pack", "sign", "estimate"];
+const SUBCOMMANDS: &[&str] = &[
+    "install", "inspect", "verify", "index", "pack", "sign", "estimate",
+];
 
 /// What the program is asked to do.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ pub enum Command {
     Install(Box<Install>),
     /// Tell what a bundle is.
     Inspect(Box<Inspect>),
+    /// Compare targets with a bundle.
+    Verify(Box<Verify>),
     /// Make the block index of an image.
     Index(Box<Index>),
     /// Make a bundle.
@@ -63,6 +68,19 @@ pub enum Command {
     Estimate(Box<Estimate>),
     /// Print a text for which the user asked.
     Print(String),
+}
+
+/// A comparison, and how it is to be reported.
+#[derive(Debug)]
+pub struct Verify {
+    /// What to compare.
+    pub options: crate::verify::Options,
+    /// As JSON on standard output.
+    pub json: bool,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
 }
 
 /// An install, and how it is to be reported.
@@ -140,6 +158,7 @@ struct Arguments {
 enum Subcommand {
     Install(install::Arguments),
     Inspect(inspect::Arguments),
+    Verify(verify::Arguments),
     Index(index::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
@@ -189,6 +208,7 @@ fn command(
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, &common, variable),
         Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
+        Subcommand::Verify(arguments) => verify::verify(arguments, &common, variable),
         Subcommand::Index(arguments) => index::index(arguments),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
@@ -247,6 +267,7 @@ fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
     let own: Flags = match subcommand {
         Some("install") => install::Arguments::get_args_info().flags,
         Some("inspect") => inspect::Arguments::get_args_info().flags,
+        Some("verify") => verify::Arguments::get_args_info().flags,
         Some("index") => index::Arguments::get_args_info().flags,
         #[cfg(feature = "pack")]
         Some("pack") => pack::Arguments::get_args_info().flags,
@@ -425,7 +446,8 @@ mod tests {
             (&["install", "b", "--no-such"], "--help lists"),
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),
-            (&["verify", "b"], "no verify yet"),
+            (&["verify", "b"], "with what?"),
+            (&["estimate", "b"], "no estimate yet"),
             (&["frobnicate"], "frobnicate"),
             (&[], "--help lists"),
         ] {

@@ -70,6 +70,16 @@ pub enum Delivery {
     None,
 }
 
+impl Delivery {
+    /// The slot that a payload is written to, if it goes to one.
+    pub fn slot(&self) -> Option<&str> {
+        match self {
+            Self::Slot(name) => Some(name),
+            _ => None,
+        }
+    }
+}
+
 /// One payload of a bundle.
 #[derive(Clone, Debug)]
 pub struct Payload {
@@ -368,7 +378,8 @@ impl Index {
         })
     }
 
-    fn raw_digest(&self, number: u32) -> &[u8] {
+    /// The raw digest of block `number`; empty behind the last one.
+    pub fn raw_digest(&self, number: u32) -> &[u8] {
         let size = self.algorithm.size();
         let at = number as usize * size;
         self.digests.get(at..at + size).unwrap_or_default()

@@ -1,29 +1,40 @@
-//! The target: opening and refusing, writing in order, reading back, sealing. All kernel knowledge.
+//! The target: opening, writing in order, keeping what is right, reading back, sealing.
 //!
 //! *Refusals*, all before any download: a missing path below /dev (nothing is ever created there),
-//! directories, character devices (raw flash, UBI), FIFOs, sockets, read-only devices, and block
-//! devices that are mounted, hold swap, or are held by another device or program (opened with
-//! `O_EXCL`, which the kernel refuses for those).
+//! directories, character devices (raw flash, UBI), FIFOs, sockets, read-only devices, and devices
+//! and files that somebody uses ([`busy`] says who). Links are resolved once.
 //!
 //! *Hold-back.* The target never looks complete until it is: the first blocks (at least 4 KiB) are
 //! kept in memory; their place is zeroed and synced before anything else is written, and they are
-//! written and synced last ([`Target::seal`]), when the caller knows that the rest is right.
+//! written and synced last ([`Target::seal`]), when the caller knows that the rest is right. As long
+//! as every block stands at its place already ([`Target::keep`]), nothing is written at all: a
+//! target that is right is left alone.
 //!
 //! *Writing.* Blocks come in order and end anywhere; they are gathered and written in aligned
 //! pieces of 1 MiB, so that the kernel never has to read a sector to change a part of it, but for
-//! the last one. Not one byte behind the payload changes. Every 32 MiB the data
-//! are synced: dirty memory stays bounded, errors show early, and the last sync is short.
+//! the last one and beside blocks that are kept. Not one byte behind the payload changes. Every
+//! 32 MiB the data are synced: dirty memory stays bounded, errors show early, and the last sync is
+//! short.
+//!
+//! Below is [`Medium`], a handful of operations on a [`File`]: tests put in its place one that
+//! fails, loses power, or lies.
 //!
 //! Offsets are `u64` everywhere. No `unsafe`: the size of a block device is a seek to its end.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{fadvise, fallocate, flock, Advice, FallocateFlags, FlockOperation};
+
+use crate::busy;
 use crate::error::{Error, Result};
 use crate::hash::Verified;
 
@@ -36,8 +47,69 @@ const WRITE_SIZE: u64 = 1 << 20;
 /// Bytes written between two syncs.
 const SYNC_INTERVAL: u64 = 32 << 20;
 
+/// Time for another program to let go of a file.
+const LOCK_WAIT: Duration = Duration::from_millis(400);
+
 /// `O_EXCL` of Linux, the same on all architectures: on a block device, fail if it is in use.
 const O_EXCL: i32 = 0o200;
+
+/// What a target is made of: the operations below which there is only the kernel.
+pub trait Medium: std::fmt::Debug + Send + Sync {
+    /// Reads exactly so many bytes.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()>;
+
+    /// Writes all bytes, into memory at first.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Returns when all that was written is on the medium.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Size of what there is, in bytes.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Gives a regular file this size.
+    fn set_size(&self, size: u64) -> io::Result<()>;
+
+    /// Makes the next reads come from the medium, not from memory.
+    fn forget(&self) -> io::Result<()>;
+
+    /// Tells the medium that nobody needs what is in there.
+    fn discard(&self, range: Range<u64>) -> io::Result<()>;
+}
+
+impl Medium for File {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        // Not the metadata's size: that is zero for a block device.
+        let mut file = self;
+        file.seek(SeekFrom::End(0))
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.set_len(size)
+    }
+
+    fn forget(&self) -> io::Result<()> {
+        Ok(fadvise(self, 0, None, Advice::DontNeed)?)
+    }
+
+    fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        // On a block device: zeroes by unmapping, or fails where the device cannot.
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(self, how, range.start, range.end - range.start)?)
+    }
+}
 
 /// A device or file that is written.
 #[derive(Debug)]
@@ -49,13 +121,22 @@ pub struct Target {
     /// What it is, whatever its name; `None` for a file that did not exist.
     identity: Option<Identity>,
     /// `None` for a regular file that does not exist yet.
-    file: Option<File>,
+    medium: Option<Box<dyn Medium>>,
     /// Size of a block device in bytes; a regular file has none.
     capacity: Option<u64>,
+    /// Bytes of it before anything was written.
+    old_size: u64,
     created: bool,
     /// The first bytes, not on the medium yet.
     held: Vec<u8>,
+    /// They are not all known yet.
     holding: bool,
+    /// A block so far was not at its place.
+    changed: bool,
+    /// The place of the first bytes was zeroed, if it is to be.
+    wiped: bool,
+    /// Bytes at the start to discard before the first write.
+    discard: u64,
     /// Bytes behind those on the medium.
     buffer: Vec<u8>,
     /// Offset of the first byte in `buffer`.
@@ -67,7 +148,7 @@ pub struct Target {
 
 /// Tells files and devices apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Identity {
+pub enum Identity {
     /// A file, by file system and inode.
     File(u64, u64),
     /// A block device, by its number: it may have several nodes.
@@ -75,7 +156,8 @@ enum Identity {
 }
 
 impl Identity {
-    fn of(metadata: &Metadata) -> Self {
+    /// Of what a path leads to.
+    pub fn of(metadata: &Metadata) -> Self {
         if metadata.file_type().is_block_device() {
             Self::Device(metadata.rdev())
         } else {
@@ -97,23 +179,10 @@ impl Target {
     /// Checks and opens a target. Changes nothing; a regular file that does not exist is created
     /// with the first write.
     pub fn open(path: &Path, care: Care) -> Result<Self> {
+        let mut target = Self::unopened(path, care);
         let refuse = |reason: String| Error::Target {
             path: path.to_owned(),
             reason,
-        };
-        let mut target = Self {
-            path: path.to_owned(),
-            resolved: path.to_owned(),
-            identity: None,
-            file: None,
-            capacity: None,
-            created: false,
-            held: Vec::new(),
-            holding: care.hold_back,
-            buffer: Vec::new(),
-            buffer_at: 0,
-            unsynced: 0,
-            touched: Arc::default(),
         };
         match fs::canonicalize(path) {
             Ok(resolved) => target.resolved = resolved,
@@ -123,49 +192,154 @@ impl Target {
             }
             Err(error) => return Err(refuse(error.to_string())),
         }
-        let metadata = fs::metadata(&target.resolved).map_err(|e| refuse(e.to_string()))?;
+        let (file, metadata) = target.open_file(true, care.force)?;
         target.identity = Some(Identity::of(&metadata));
-        let kind = metadata.file_type();
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        if kind.is_block_device() {
-            if let Some(holder) = holder(metadata.rdev()).filter(|_| !care.force) {
-                return Err(refuse(format!("it is in use: {holder}")));
-            }
-            if is_read_only(metadata.rdev()) {
-                return Err(refuse(
-                    "the device is read-only (see its force_ro attribute and blockdev --setrw)"
-                        .into(),
-                ));
-            }
-            if !care.force {
-                options.custom_flags(O_EXCL);
-            }
-        } else if !kind.is_file() {
-            return Err(refuse(unusable(kind).to_owned()));
-        }
-        let mut file = options.open(&target.resolved).map_err(|error| {
-            refuse(match error.kind() {
-                io::ErrorKind::ResourceBusy => "it is in use by another program or device".into(),
-                io::ErrorKind::ReadOnlyFilesystem => "it is read-only".into(),
-                _ => error.to_string(),
-            })
-        })?;
-        if kind.is_block_device() {
-            let size = file.seek(SeekFrom::End(0));
-            let size = size.map_err(|e| refuse(format!("its size is unknown: {e}")))?;
+        let size = file
+            .size()
+            .map_err(|e| target.refusal(format!("its size is unknown: {e}")))?;
+        if metadata.file_type().is_block_device() {
             if size == 0 {
-                return Err(refuse("the device has no medium, its size is 0".into()));
+                return Err(target.refusal("the device has no medium, its size is 0".into()));
             }
             target.capacity = Some(size);
         }
-        target.file = Some(file);
+        target.old_size = size;
+        target.medium = Some(Box::new(file));
         Ok(target)
+    }
+
+    /// Opens a target only to look at it. It may be in use.
+    pub fn open_to_read(path: &Path) -> Result<Self> {
+        let care = Care {
+            force: true,
+            hold_back: false,
+        };
+        let mut target = Self::unopened(path, care);
+        target.resolved = fs::canonicalize(path).map_err(|e| target.refusal(e.to_string()))?;
+        let (file, metadata) = target.open_file(false, true)?;
+        let size = file
+            .size()
+            .map_err(|e| target.refusal(format!("its size is unknown: {e}")))?;
+        let is_device = metadata.file_type().is_block_device();
+        target.identity = Some(Identity::of(&metadata));
+        target.capacity = is_device.then_some(size);
+        target.old_size = size;
+        target.medium = Some(Box::new(file));
+        Ok(target)
+    }
+
+    /// A target on any medium, for tests: a block device if `is_device`, else a file.
+    pub fn on(medium: Box<dyn Medium>, is_device: bool, care: Care) -> io::Result<Self> {
+        let size = medium.size()?;
+        let mut target = Self::unopened(Path::new("medium"), care);
+        target.capacity = is_device.then_some(size);
+        target.old_size = size;
+        target.medium = Some(medium);
+        Ok(target)
+    }
+
+    fn unopened(path: &Path, care: Care) -> Self {
+        Self {
+            path: path.to_owned(),
+            resolved: path.to_owned(),
+            identity: None,
+            medium: None,
+            capacity: None,
+            old_size: 0,
+            created: false,
+            held: Vec::new(),
+            holding: care.hold_back,
+            changed: false,
+            wiped: false,
+            discard: 0,
+            buffer: Vec::new(),
+            buffer_at: 0,
+            unsynced: 0,
+            touched: Arc::default(),
+        }
+    }
+
+    /// Opens what the resolved path leads to, or says why not.
+    fn open_file(&self, write: bool, force: bool) -> Result<(File, Metadata)> {
+        let refuse = |reason: String| self.refusal(reason);
+        let metadata = fs::metadata(&self.resolved).map_err(|e| refuse(e.to_string()))?;
+        let kind = metadata.file_type();
+        let is_device = kind.is_block_device();
+        if !is_device && !kind.is_file() {
+            return Err(refuse(unusable(kind).to_owned()));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(write);
+        if write && !force {
+            let user = if is_device {
+                busy::device(metadata.rdev(), &self.resolved)
+            } else {
+                busy::file(&self.resolved)
+            };
+            if let Some(user) = user {
+                return Err(refuse(format!("it is in use: {user}")));
+            }
+        }
+        if write && is_device {
+            if let Some(how) = busy::read_only(metadata.rdev()) {
+                return Err(refuse(format!("the device is read-only ({how})")));
+            }
+            if !force {
+                options.custom_flags(O_EXCL);
+            }
+        }
+        let file = options.open(&self.resolved).map_err(|error| {
+            refuse(match error.kind() {
+                io::ErrorKind::ResourceBusy => match busy::program(&self.resolved) {
+                    Some(program) => format!("it is in use by {program}"),
+                    None => "it is in use by another program or device".into(),
+                },
+                io::ErrorKind::ReadOnlyFilesystem if is_device => "the device is read-only".into(),
+                io::ErrorKind::ReadOnlyFilesystem => "its file system is read-only".into(),
+                _ => error.to_string(),
+            })
+        })?;
+        if write && !is_device && !force {
+            // Held until the file is closed; two installs would spoil each other's work.
+            // Some network file systems have no locks: any other error is none.
+            // A program that this one's caller has just started holds it, too, for a moment.
+            let start = Instant::now();
+            let mut lock = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            while lock == Err(rustix::io::Errno::WOULDBLOCK) && start.elapsed() < LOCK_WAIT {
+                std::thread::sleep(LOCK_WAIT / 20);
+                lock = flock(&file, FlockOperation::NonBlockingLockExclusive);
+            }
+            if lock == Err(rustix::io::Errno::WOULDBLOCK) {
+                let program = busy::program(&self.resolved);
+                return Err(refuse(format!(
+                    "it is locked by {}",
+                    program.as_deref().unwrap_or("another program")
+                )));
+            }
+        }
+        Ok((file, metadata))
     }
 
     /// Its path as the user named it.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Its path for messages, and where its links lead.
+    pub fn named(&self) -> PathBuf {
+        match std::path::absolute(&self.path) {
+            Ok(path) if path != self.resolved && self.resolved != self.path => {
+                format!("{} ({})", self.path.display(), self.resolved.display()).into()
+            }
+            _ => self.path.clone(),
+        }
+    }
+
+    fn refusal(&self, reason: String) -> Error {
+        Error::Target {
+            path: self.named(),
+            reason,
+        }
     }
 
     /// True if both names lead to the same place, by links, hard links or device nodes.
@@ -180,11 +354,19 @@ impl Target {
         identity.is_some() && identity == self.identity
     }
 
+    /// The number of a block device.
+    pub fn device(&self) -> Option<u64> {
+        match self.identity {
+            Some(Identity::Device(number)) => Some(number),
+            _ => None,
+        }
+    }
+
     /// Refuses a target that has fewer bytes than `needed`.
     pub fn require(&self, needed: u64) -> Result<()> {
         match self.capacity {
             Some(size) if size < needed => Err(Error::TargetTooSmall {
-                path: self.path.clone(),
+                path: self.named(),
                 size,
                 needed,
             }),
@@ -202,6 +384,29 @@ impl Target {
         self.touched.clone()
     }
 
+    /// Size of its content before anything was written: of the device, or of the file.
+    pub fn old_size(&self) -> u64 {
+        self.old_size
+    }
+
+    /// True for a block device.
+    pub fn is_device(&self) -> bool {
+        self.capacity.is_some()
+    }
+
+    /// Reads what is on the medium, whether or not it was written by us.
+    pub fn read_medium(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        match &self.medium {
+            Some(medium) => medium.read_at(bytes, offset),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Has the first `bytes` discarded before the first write. Nothing in there is needed.
+    pub fn discard_first(&mut self, bytes: u64) {
+        self.discard = self.old_size.min(bytes);
+    }
+
     /// Bytes taken in so far: where the next block goes.
     pub fn position(&self) -> u64 {
         if self.holding {
@@ -211,17 +416,17 @@ impl Target {
         }
     }
 
-    /// Takes the next block.
+    /// Takes the next block, which is not at its place.
+    ///
+    /// Nothing of the old content behind it is written over.
     pub fn append(&mut self, block: Verified<'_>) -> Result<()> {
         let mut bytes = block.bytes();
         self.require(self.position() + bytes.len() as u64)?;
+        self.changed = true;
         if self.holding {
-            self.held.extend_from_slice(bytes);
-            if self.held.len() >= HOLD_BACK {
-                self.hold()?;
-            }
-            return Ok(());
+            return self.hold(bytes);
         }
+        self.wipe()?;
         while !bytes.is_empty() {
             let room = WRITE_SIZE - self.position() % WRITE_SIZE;
             let now = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
@@ -232,6 +437,16 @@ impl Target {
                 self.flush()?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes the next block, which was read from its place on this target.
+    pub fn keep(&mut self, block: Verified<'_>) -> Result<()> {
+        if self.holding {
+            return self.hold(block.bytes());
+        }
+        self.flush()?;
+        self.buffer_at += block.bytes().len() as u64;
         Ok(())
     }
 
@@ -247,8 +462,8 @@ impl Target {
         let on_medium = offset.max(held)..end.min(self.buffer_at);
         if on_medium.start < on_medium.end {
             let part = slice(bytes, on_medium.start - offset, on_medium.end - offset);
-            self.file()?
-                .read_exact_at(part, on_medium.start)
+            self.medium()?
+                .read_at(part, on_medium.start)
                 .map_err(|e| self.io("read", on_medium.start, e))?;
         }
         for (source, at) in [(&self.held, 0), (&self.buffer, self.buffer_at)] {
@@ -269,30 +484,37 @@ impl Target {
     pub fn sync(&mut self) -> Result<()> {
         let size = self.position();
         if self.holding {
-            self.hold()?;
+            self.begin()?;
         }
         self.flush()?;
         self.create()?;
-        self.touched.store(true, Ordering::Relaxed);
-        if self.capacity.is_none() {
-            self.file()?
-                .set_len(size)
-                .map_err(|e| self.io("set the size of", size, e))?;
+        let fail = |e| self.io("set the size of", size, e);
+        if self.capacity.is_none() && self.medium()?.size().map_err(fail)? != size {
+            self.touched.store(true, Ordering::Relaxed);
+            self.medium()?.set_size(size).map_err(fail)?;
         }
-        self.file()?
-            .sync_all()
-            .map_err(|e| self.io("sync", size, e))
+        if self.touched() {
+            self.sync_medium(size)?;
+        }
+        Ok(())
     }
 
     /// Writes and syncs what was held back: from now on the target is the image.
     pub fn seal(&mut self) -> Result<()> {
-        if !self.held.is_empty() {
-            self.write(&self.held, 0)?;
-            self.file()?.sync_all().map_err(|e| self.io("sync", 0, e))?;
+        if self.wiped && !self.held.is_empty() {
+            // Held back may be a block of any size, of which a power cut leaves any part: what makes
+            // it look complete comes after the rest of it.
+            let (first, rest) = self.held.split_at(self.held.len().min(HOLD_BACK));
+            if !rest.is_empty() {
+                self.write(rest, HOLD_BACK as u64)?;
+                self.sync_medium(HOLD_BACK as u64)?;
+            }
+            self.write(first, 0)?;
+            self.sync_medium(0)?;
         }
         if self.created {
             // The name of a new file must survive a power cut too.
-            let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = self.resolved.parent().filter(|p| !p.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))
                 .and_then(|folder| folder.sync_all())
                 .map_err(|e| self.io("sync the folder of", 0, e))?;
@@ -300,14 +522,108 @@ impl Target {
         Ok(())
     }
 
-    /// The first blocks are complete: wipes their place.
-    fn hold(&mut self) -> Result<()> {
-        self.create()?;
-        let zeros = vec![0; self.held.len()];
-        self.write(&zeros, 0)?;
-        self.file()?.sync_all().map_err(|e| self.io("sync", 0, e))?;
+    /// Bytes at the beginning that only [`Target::seal`] brings onto the medium.
+    pub fn unsealed(&self) -> u64 {
+        if self.wiped {
+            self.held.len() as u64
+        } else {
+            0
+        }
+    }
+
+    /// Takes the beginning away again: the medium turned out not to hold what was written.
+    pub fn unseal(&self) -> Result<()> {
+        self.write(&[0; HOLD_BACK], 0)?;
+        self.sync_medium(0)
+    }
+
+    /// Makes the next reads come from the medium, as far as the kernel can be told to.
+    pub fn forget_cache(&self) -> Result<()> {
+        self.medium()?
+            .forget()
+            .map_err(|e| self.io("drop the cache of", 0, e))
+    }
+
+    /// Writes a block once more that is not on the medium as it should be.
+    pub fn rewrite(&self, block: Verified<'_>, offset: u64) -> Result<()> {
+        self.write(block.bytes(), offset)
+    }
+
+    /// Brings rewritten blocks onto the medium.
+    pub fn sync_medium(&self, offset: u64) -> Result<()> {
+        self.medium()?
+            .sync()
+            .map_err(|e| self.io("sync", offset, e))
+    }
+
+    /// Closes the target and lets the kernel look at the partition table, if it is a whole disk
+    /// that has one. Only for convenience: what fails is a warning.
+    pub fn finish(self) {
+        let Some(disk) = self.device().filter(|_| self.touched()) else {
+            return;
+        };
+        let mut start = [0; busy::TABLE_SIZE];
+        let read = self.read_medium(&mut start, 0).is_ok();
+        // The kernel refuses while anybody holds the disk, us included.
+        drop(self.medium);
+        if !read || !busy::wants_partitions(disk, &start) {
+            return;
+        }
+        // The ioctl for it (BLKRRPART) has no safe wrapper in a small crate; initramfs tools and
+        // recovery systems have this program. Where udev runs, it does the same on its own.
+        let run = Command::new("blockdev")
+            .arg("--rereadpt")
+            .arg(&self.resolved)
+            .stdin(Stdio::null())
+            .output();
+        let reason = match run {
+            Ok(output) if output.status.success() => return,
+            Ok(output) => String::from_utf8_lossy(&output.stderr).trim().to_owned(),
+            Err(error) => format!("blockdev: {error}"),
+        };
+        log::warn!(
+            "the kernel may still have the old partition table of {}: {reason}",
+            self.resolved.display()
+        );
+    }
+
+    /// Takes in bytes of the beginning.
+    fn hold(&mut self, bytes: &[u8]) -> Result<()> {
+        self.held.extend_from_slice(bytes);
+        if self.held.len() >= HOLD_BACK {
+            self.begin()?;
+        }
+        Ok(())
+    }
+
+    /// The beginning is complete.
+    fn begin(&mut self) -> Result<()> {
         self.holding = false;
         self.buffer_at = self.held.len() as u64;
+        if self.changed {
+            self.wipe()?;
+        }
+        Ok(())
+    }
+
+    /// Before the first change: wipes the place of what is held back.
+    fn wipe(&mut self) -> Result<()> {
+        if self.wiped {
+            return Ok(());
+        }
+        self.create()?;
+        self.wiped = true;
+        if self.discard > 0 {
+            self.touched.store(true, Ordering::Relaxed);
+            if let Err(error) = self.medium()?.discard(0..self.discard) {
+                log::warn!("{} cannot be discarded: {error}", self.named().display());
+            }
+        }
+        if !self.held.is_empty() {
+            let zeros = vec![0; self.held.len()];
+            self.write(&zeros, 0)?;
+            self.sync_medium(0)?;
+        }
         Ok(())
     }
 
@@ -315,34 +631,28 @@ impl Target {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        self.create()?;
         self.write(&self.buffer, self.buffer_at)?;
         let written = self.buffer.len() as u64;
         self.buffer_at += written;
         self.buffer.clear();
         self.unsynced += written;
         if self.unsynced >= SYNC_INTERVAL {
-            self.file()?
-                .sync_data()
-                .map_err(|e| self.io("sync", self.buffer_at, e))?;
+            self.sync_medium(self.buffer_at)?;
             self.unsynced = 0;
         }
         Ok(())
     }
 
     fn create(&mut self) -> Result<()> {
-        if self.file.is_none() {
+        if self.medium.is_none() {
             let file = OpenOptions::new()
                 .read(true)
                 .write(true)
                 .create_new(true)
-                .open(&self.path)
-                .map_err(|e| Error::Target {
-                    path: self.path.clone(),
-                    reason: format!("it cannot be created: {e}"),
-                })?;
+                .open(&self.resolved)
+                .map_err(|e| self.refusal(format!("it cannot be created: {e}")))?;
             self.touched.store(true, Ordering::Relaxed);
-            self.file = Some(file);
+            self.medium = Some(Box::new(file));
             self.created = true;
         }
         Ok(())
@@ -350,20 +660,34 @@ impl Target {
 
     fn write(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.touched.store(true, Ordering::Relaxed);
-        self.file()?
-            .write_all_at(bytes, offset)
+        self.medium()?
+            .write_at(bytes, offset)
             .map_err(|e| self.io("write", offset, e))
     }
 
-    fn file(&self) -> Result<&File> {
-        self.file
-            .as_ref()
+    fn medium(&self) -> Result<&dyn Medium> {
+        self.medium
+            .as_deref()
             .ok_or(Error::Internal("the target is not open"))
     }
 
     fn io(&self, operation: &'static str, offset: u64, source: io::Error) -> Error {
+        let full = matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        );
+        let source = match (full, self.is_device()) {
+            (true, true) => io::Error::other(format!(
+                "{source}: the device has less room than its size says (a thin volume whose pool is full?)"
+            )),
+            (true, false) => io::Error::new(
+                source.kind(),
+                format!("the file system that it is on is full ({source})"),
+            ),
+            (false, _) => source,
+        };
         Error::TargetIo {
-            path: self.path.clone(),
+            path: self.named(),
             operation,
             offset,
             source,
@@ -409,70 +733,6 @@ fn unusable(kind: fs::FileType) -> &'static str {
     } else {
         "it is neither a block device nor a regular file"
     }
-}
-
-/// Major and minor number as /proc and /sys write them.
-fn numbers(device: u64) -> String {
-    let major = ((device >> 8) & 0xfff) | ((device >> 32) & 0xffff_f000);
-    let minor = (device & 0xff) | ((device >> 12) & 0xffff_ff00);
-    format!("{major}:{minor}")
-}
-
-fn is_read_only(device: u64) -> bool {
-    fs::read_to_string(format!("/sys/dev/block/{}/ro", numbers(device)))
-        .is_ok_and(|ro| ro.trim() == "1")
-}
-
-/// Who uses a block device or one of its partitions, as far as /proc and /sys tell. Without them,
-/// the exclusive open still notices, it only cannot say who.
-fn holder(device: u64) -> Option<String> {
-    let folder = PathBuf::from(format!("/sys/dev/block/{}", numbers(device)));
-    let mut parts = vec![(numbers(device), folder.clone())];
-    for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-        if entry.path().join("partition").exists() {
-            if let Ok(part) = fs::read_to_string(entry.path().join("dev")) {
-                parts.push((part.trim().to_owned(), entry.path()));
-            }
-        }
-    }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    for line in mounts.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        if let [_, _, dev, _, point, ..] = fields[..] {
-            if parts.iter().any(|(part, _)| part == dev) {
-                return Some(format!("mounted at {}", unescaped(point)));
-            }
-        }
-    }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    for swap in swaps
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split(' ').next())
-    {
-        if fs::metadata(swap).is_ok_and(|m| parts.iter().any(|(p, _)| *p == numbers(m.rdev()))) {
-            return Some(format!("swap on {swap}"));
-        }
-    }
-    for (_, folder) in parts {
-        let mut holders = fs::read_dir(folder.join("holders")).into_iter().flatten();
-        if let Some(Ok(holder)) = holders.next() {
-            return Some(format!("held by {}", holder.file_name().to_string_lossy()));
-        }
-    }
-    None
-}
-
-/// A path from /proc, where space, tab, line feed and backslash stand in octal (`\\040`).
-fn unescaped(path: &str) -> String {
-    let escapes = [
-        ("\\040", " "),
-        ("\\011", "\t"),
-        ("\\012", "\n"),
-        ("\\134", "\\"),
-    ];
-    let replace = |path: String, (octal, plain): (&str, &str)| path.replace(octal, plain);
-    escapes.into_iter().fold(path.to_owned(), replace)
 }
 
 #[cfg(test)]
@@ -573,13 +833,46 @@ mod tests {
     }
 
     #[test]
-    fn paths_from_proc_are_readable() {
-        assert_eq!(unescaped("/a\\040b\\134c"), "/a b\\c");
+    fn what_stands_at_its_place_is_not_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("target");
+        let keep = |target: &mut Target, bytes: &[u8]| {
+            let digest = HashAlgorithm::Sha256.digest(bytes);
+            let block = digest.verify(bytes).expect("its own digest");
+            target.keep(block).expect("kept");
+        };
+        let image = [&[1; 5000][..], &[2; 3000]].concat();
+        fs::write(&path, &image).expect("written");
+        let mut target = Target::open(&path, CARE).expect("usable");
+        keep(&mut target, &image[..5000]);
+        keep(&mut target, &image[5000..]);
+        target.sync().expect("nothing to do");
+        target.seal().expect("nothing to do");
+        assert!(!target.touched() && target.unsealed() == 0);
+        // One change behind the beginning is enough for hold-back.
+        drop(target);
+        let mut target = Target::open(&path, CARE).expect("usable");
+        keep(&mut target, &image[..5000]);
+        assert!(!target.touched());
+        append(&mut target, &[3; 1000]);
+        keep(&mut target, &image[6000..]);
+        target.sync().expect("synced");
+        let unsealed = fs::read(&path).expect("read");
+        assert!(unsealed == [&[0; 5000][..], &[3; 1000], &[2; 2000]].concat());
+        target.seal().expect("sealed");
+        let sealed = fs::read(&path).expect("read");
+        assert!(sealed == [&[1; 5000][..], &[3; 1000], &[2; 2000]].concat());
     }
 
     #[test]
-    fn device_numbers_are_taken_apart() {
-        assert_eq!(numbers(0x0801), "8:1");
-        assert_eq!(numbers(0x10_0000 | (259 << 8) | 5), "259:261");
+    fn a_file_has_one_writer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("target");
+        fs::write(&path, b"old").expect("written");
+        let first = Target::open(&path, CARE).expect("usable");
+        let second = Target::open(&path, CARE).expect_err("locked");
+        assert!(second.to_string().contains("locked by"), "{second}");
+        drop(first);
+        Target::open(&path, CARE).expect("free again");
     }
 }

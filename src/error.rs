@@ -22,6 +22,9 @@ use crate::hash::Digest;
 /// How a web page is called in [`Error::NotABundle`].
 pub const HTML: &str = "a web page (HTML)";
 
+/// Most regions of a target that a message names.
+const MAX_REGIONS: usize = 8;
+
 /// Result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -201,6 +204,15 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// The target does not hold the image, or does not give back what was written.
+    Differs {
+        /// Its path as given.
+        path: PathBuf,
+        /// Where, in bytes from its start.
+        regions: Vec<Range<u64>>,
+        /// These were written by this run, twice.
+        written: bool,
+    },
     /// A local file that the program was told to write cannot be written.
     Output {
         /// Its path.
@@ -242,9 +254,10 @@ impl Error {
             | Self::Untrusted { .. }
             | Self::Mismatch { .. }
             | Self::Corrupt { .. } => Class::Bundle,
-            Self::Target { .. } | Self::TargetTooSmall { .. } | Self::TargetIo { .. } => {
-                Class::Target
-            }
+            Self::Target { .. }
+            | Self::TargetTooSmall { .. }
+            | Self::TargetIo { .. }
+            | Self::Differs { .. } => Class::Target,
         }
     }
 
@@ -375,11 +388,40 @@ impl fmt::Display for Error {
                 "cannot {operation} target {} at offset {offset}: {source}",
                 path.display()
             ),
+            Self::Differs {
+                path,
+                regions,
+                written,
+            } => {
+                let path = path.display();
+                if *written {
+                    write!(
+                        f,
+                        "target {path} does not give back what was written, twice: "
+                    )?;
+                } else {
+                    write!(f, "target {path} differs from the image: ")?;
+                }
+                write_regions(f, regions)
+            }
             Self::Output { path, source } => {
                 write!(f, "cannot write {}: {source}", path.display())
             }
             Self::Input { path, source } => write!(f, "cannot read {}: {source}", path.display()),
         }
+    }
+}
+
+/// Names the first of some regions, and how many more there are.
+fn write_regions(f: &mut fmt::Formatter<'_>, regions: &[Range<u64>]) -> fmt::Result {
+    f.write_str("bytes ")?;
+    for (number, region) in regions.iter().take(MAX_REGIONS).enumerate() {
+        let comma = if number > 0 { ", " } else { "" };
+        write!(f, "{comma}{}..{}", region.start, region.end)?;
+    }
+    match regions.len().saturating_sub(MAX_REGIONS) {
+        0 => Ok(()),
+        more => write!(f, " and {more} regions more"),
     }
 }
 

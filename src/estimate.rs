@@ -30,9 +30,10 @@ use crate::hash::{Digest, HashAlgorithm};
 use crate::image::{check_chunker, Image};
 use crate::install;
 use crate::link::Link;
+use crate::old::{Old, Survival};
 use crate::output::Output;
 use crate::pack;
-use crate::plan;
+use crate::plan::{self, Standing};
 use crate::remote::FIRST_READ;
 use crate::scan::Found;
 use crate::seed::{Have, Place};
@@ -271,7 +272,9 @@ fn chunking(
         have.add(number, place);
     }
     let shape = install::shape(install::MEMORY, options.link.workers, true, true);
-    let plan = plan::plan(&index, &have, 0, &shape);
+    // Nothing of it stands on the target: that is written anew.
+    let (old, survival) = (Old::default(), Survival::new(0));
+    let plan = plan::plan(&index, &have, &Standing::start(&old, &survival), &shape);
     // What comes with the headers need not be asked for again.
     let opening = header.max(FIRST_READ.min(header + stored));
     let behind = plan.spans.iter().filter(|span| span.end > opening).count();

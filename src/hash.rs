@@ -228,7 +228,7 @@ const MAX_WAITING: usize = 8;
 
 /// A hash in the making, on a thread of its own behind the caller; with one core, at once.
 ///
-/// For a digest that is wanted only at the end. The caller waits when it is [`MAX_WAITING`] pieces
+/// For a digest that is wanted only at the end. The caller waits when it is `MAX_WAITING` pieces
 /// ahead, so this holds two to three MiB.
 #[derive(Debug)]
 pub struct Trailing(Place);

@@ -5,26 +5,35 @@
 //! write, where the bundle can be read out of order. Each payload is written but for its held-back
 //! beginning; only when all of them are verified and synced are the targets sealed.
 
+mod after;
+mod targets;
+
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Header, Payload};
+use crate::bundle::{Delivery, Entry, Payload};
 use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
+use crate::hash::Digest;
 use crate::http::{Client, Counters};
+use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening, Trust};
-use crate::plan::{self, Plan, Shape};
+use crate::plan::{self, Plan, Shape, Standing};
+use crate::readback::Sources;
 use crate::remote::{Access, Cursor, Location};
 use crate::report::{
     self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
 };
+use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
 use crate::write::{Outcome, Supply, Writer};
+
+pub use targets::{destinations, Targets};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
 /// a run and that the writer need not wait long for the first.
@@ -41,17 +50,47 @@ const STORED_SHARE: u64 = 2;
 /// half (67 MiB at the peak of a 1.4 GB install with the default budget of 32).
 const UNPACKED_SHARE: u64 = 4;
 
-/// Where payloads go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Targets {
-    /// The one slot payload of the bundle goes here.
-    One(PathBuf),
-    /// Slots by name.
-    Slots(Vec<(String, PathBuf)>),
+/// The part for blocks of a target's old content that are saved before they are written over: this
+/// fraction. With such content what comes and what is unpacked get less, to make room for it.
+const SAVED_SHARE: u64 = 4;
+
+/// How the memory budget is shared out.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    /// For what comes.
+    stored: u64,
+    /// For what is unpacked ahead.
+    unpacked: u64,
+    /// For what is saved of the target's old content.
+    saved: u64,
 }
 
 /// The memory budget where none is given.
 pub const MEMORY: u64 = 32 << 20;
+
+impl Shares {
+    fn new(memory: u64, old: &Old) -> Self {
+        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE);
+        if old.is_empty() {
+            Self {
+                stored,
+                unpacked,
+                saved: 0,
+            }
+        } else {
+            let saved = memory / SAVED_SHARE;
+            Self {
+                stored: stored - saved / 2,
+                unpacked: unpacked - saved / 2,
+                saved,
+            }
+        }
+    }
+}
+
+/// With `--discard`, the part of a payload's blocks that a target must hold for its old content not
+/// to be discarded: this fraction.
+const MIN_REUSED: u64 = 4;
 
 /// Everything an install needs to know.
 #[derive(Clone, Debug)]
@@ -68,6 +107,14 @@ pub struct Options {
     pub care: Care,
     /// Where blocks may be reused from.
     pub seeds: Vec<seed::Spec>,
+    /// Reuse what the targets themselves held before.
+    pub target_seed: bool,
+    /// Read the targets back from the medium when they are written.
+    pub verify: bool,
+    /// Discard what stands where a payload goes, unless much of it can be reused.
+    pub discard: bool,
+    /// Where the block indexes of what was installed go.
+    pub write_index: Option<Targets>,
     /// Accept payloads without block index.
     pub allow_missing_index: bool,
     /// Connections.
@@ -84,15 +131,32 @@ pub fn install(
     reporter: &Reporter,
     counters: &Arc<Counters>,
 ) -> (Report, Result<()>) {
+    install_on(options, reporter, counters, &|path| {
+        Target::open(path, options.care)
+    })
+}
+
+/// Opens a target by the path that the user gave.
+pub type OpenTarget<'a> = &'a dyn Fn(&Path) -> Result<Target>;
+
+/// The same with targets on other media than the kernel's.
+pub fn install_on(
+    options: &Options,
+    reporter: &Reporter,
+    counters: &Arc<Counters>,
+    open: OpenTarget<'_>,
+) -> (Report, Result<()>) {
     let started = Instant::now();
     let mut run = Run {
         options,
+        open,
         reporter,
         counters,
         counts: Counts::default(),
         seconds: SecondsReport::default(),
         bundle: BundleReport::default(),
         payloads: Vec::new(),
+        written: Vec::new(),
         payload_count: 0,
         touched: false,
     };
@@ -104,12 +168,15 @@ pub fn install(
 
 struct Run<'a> {
     options: &'a Options,
+    open: OpenTarget<'a>,
     reporter: &'a Reporter,
     counters: &'a Arc<Counters>,
     counts: Counts,
     seconds: SecondsReport,
     bundle: BundleReport,
     payloads: Vec<PayloadReport>,
+    /// What was written so far.
+    written: Vec<Written>,
     /// Payloads in all.
     payload_count: usize,
     touched: bool,
@@ -131,7 +198,7 @@ impl Source<'_> {
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
         unpacker: &Unpacker<'_, 's>,
-        options: &Options,
+        (policy, budget): (&Policy, u64),
         writer: impl FnOnce(&mut Supply<'_, '_, 's>) -> Result<R>,
     ) -> Result<R> {
         let clients = match self {
@@ -143,12 +210,20 @@ impl Source<'_> {
                 clients,
                 spans,
                 in_hand,
-                stored_budget(options),
-                &options.access.policy,
+                budget,
+                policy,
                 unpacker,
                 |workers| writer(&mut Supply::Workers(workers, unpacker)),
             )
         })
+    }
+
+    /// What was passed can be read again.
+    fn goes_back(&self) -> bool {
+        match self {
+            Self::Ranges(_) => true,
+            Self::Cursor(cursor) => cursor.jumps(),
+        }
     }
 
     /// Ranges can be fetched out of order and ahead.
@@ -161,6 +236,9 @@ impl Source<'_> {
 struct Decided {
     opened: Opened,
     have: Have,
+    /// What stood on the target, and how much of it may be saved.
+    old: Old,
+    shares: Shares,
     plan: Plan,
 }
 
@@ -168,16 +246,31 @@ struct Decided {
 struct Job<'a> {
     entry: &'a Entry,
     target: &'a mut Target,
+    /// Number of the target.
+    destination: usize,
     shape: &'a Shape,
     /// The end of the last payload is fetched together with its data.
     is_last: bool,
 }
 
+/// A payload on its target.
+struct Written {
+    payload: Payload,
+    digest: Digest,
+    /// Where each block begins, and where the last one ends.
+    offsets: Vec<u64>,
+    /// Number of its target.
+    target: usize,
+}
+
 impl Run<'_> {
     fn run(&mut self) -> Result<()> {
-        let mut targets = self.open_targets()?;
+        let mut targets = targets::open(self.options, self.open, self.reporter)?;
         let result = self.run_on(&mut targets);
         self.touched = targets.iter().any(Target::touched);
+        if result.is_ok() {
+            targets.into_iter().for_each(Target::finish);
+        }
         result
     }
 
@@ -190,45 +283,21 @@ impl Run<'_> {
         let start = Instant::now();
         let sealed = targets.iter_mut().try_for_each(Target::seal);
         self.seconds.sync += start.elapsed().as_secs_f64();
-        sealed.map(|()| self.reporter.sealed())
-    }
-
-    /// Opens every target before anything is asked of the network.
-    fn open_targets(&self) -> Result<Vec<Target>> {
-        let paths: Vec<&Path> = match &self.options.targets {
-            Targets::One(path) => vec![path],
-            Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
-        };
-        let mut targets: Vec<Target> = Vec::new();
-        for path in paths {
-            let same = |other: &Target| other.path().display().to_string();
-            // Before it is opened: a device that we hold ourselves could not be.
-            let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
-            if other.is_none() {
-                let target = Target::open(path, self.options.care)?;
-                self.reporter.target(target.touched_flag());
-                other = targets
-                    .iter()
-                    .find(|other| other.is_same(&target))
-                    .map(same);
-                targets.push(target);
-            }
-            if let Some(other) = other {
-                return Err(Error::Usage(format!(
-                    "{other} and {} are the same target",
-                    path.display()
-                )));
-            }
+        sealed?;
+        if self.options.verify {
+            self.reporter.phase(Phase::Verify);
+            let start = Instant::now();
+            let right = self.written.iter().try_for_each(|written| {
+                let target = targets.get_mut(written.target);
+                let lost = Error::Internal("a target is lost");
+                self.check_beginning(written, target.ok_or(lost)?)
+            });
+            self.seconds.sync += start.elapsed().as_secs_f64();
+            right?;
         }
-        if let Location::File(bundle) = &self.options.bundle {
-            if let Some(target) = targets.iter().find(|target| target.is_at(bundle)) {
-                return Err(Error::Target {
-                    path: target.path().to_owned(),
-                    reason: "it is the bundle itself".into(),
-                });
-            }
-        }
-        Ok(targets)
+        self.reporter.sealed();
+        self.store_indexes();
+        Ok(())
     }
 
     /// Opens the bundle and finds the target of each payload.
@@ -269,13 +338,14 @@ impl Run<'_> {
             // It has a connection already: the first worker gets it.
             clients.insert(0, client);
         }
-        let mut seeds = seed::open(&self.options.seeds);
+        let mut seeds = seed::open(&self.options.seeds, targets);
         let shape = self.shape(!clients.is_empty());
         // Where everything is known ahead, all is decided before anything is written.
-        let mut decided: VecDeque<Decided> = ahead
-            .into_iter()
-            .map(|opened| self.decide(opened, &seeds, &shape))
-            .collect();
+        let mut decided = VecDeque::new();
+        for (opened, destination) in ahead.into_iter().zip(destinations) {
+            let target = targets.get(*destination);
+            decided.push_back(self.decide(opened, &seeds, target, &shape));
+        }
         self.check_download(&decided, !clients.is_empty())?;
         for (decided, destination) in decided.iter().zip(destinations) {
             if let Some(target) = targets.get(*destination) {
@@ -288,7 +358,7 @@ impl Run<'_> {
                 Some(decided) => Some(decided),
                 None => self
                     .next_payload(&mut opening, destinations, targets)?
-                    .map(|opened| self.decide(opened, &seeds, &shape)),
+                    .map(|opened| self.decide(opened, &seeds, targets.get(*destination), &shape)),
             };
             let (Some(decided), Some(target)) = (next, targets.get_mut(*destination)) else {
                 return Err(Error::Internal("a payload or its target is lost"));
@@ -301,19 +371,27 @@ impl Run<'_> {
             let job = Job {
                 entry,
                 target,
+                destination: *destination,
                 shape: &shape,
                 is_last: decided.opened.payload.number + 1 == entries.len(),
             };
             self.install_payload(job, decided, &mut source, &mut seeds)?;
         }
-        if clients.is_empty() {
+        // If nothing had to be fetched, nothing is.
+        if clients.is_empty() && targets.iter().any(Target::touched) {
             opening.close()?;
         }
         Ok(())
     }
 
     /// Finds out what is there of a payload, and plans the rest.
-    fn decide(&mut self, opened: Opened, seeds: &[Seed], shape: &Shape) -> Decided {
+    fn decide(
+        &mut self,
+        opened: Opened,
+        seeds: &[Seed],
+        target: Option<&Target>,
+        shape: &Shape,
+    ) -> Decided {
         let Payload {
             number,
             index,
@@ -322,24 +400,42 @@ impl Run<'_> {
         } = &opened.payload;
         let start = Instant::now();
         self.reporter.phase(Phase::Seed);
-        let have = index.as_ref().map_or_else(Have::default, |index| {
-            seed::find(seeds, index, self.reporter)
+        let target = target.filter(|_| self.options.target_seed);
+        let (have, mut old) = index.as_ref().map_or_else(Default::default, |index| {
+            seed::find(seeds, target, index, self.reporter)
         });
         self.seconds.seed += start.elapsed().as_secs_f64();
         self.reporter.phase(Phase::Plan);
-        let plan = match index {
-            Some(index) => plan::plan(index, &have, 0, shape),
+        let mut shares = Shares::new(self.options.memory, &old);
+        let decide = |old: &Old, shares: &Shares| match index {
+            Some(index) => {
+                let survival = Survival::new(shares.saved);
+                plan::plan(index, &have, &Standing::start(old, &survival), shape)
+            }
             None => Plan::whole(data, shape),
         };
+        let mut plan = decide(&old, &shares);
+        if self.options.discard && plan.reused() < plan.steps.len() as u64 / MIN_REUSED {
+            old = Old::default();
+            shares = Shares::new(self.options.memory, &old);
+            plan = decide(&old, &shares);
+        }
         log::info!(
-            "plan payload={number} blocks={} fetch={} bytes={} runs={} spans={}",
+            "plan payload={number} blocks={} kept={} fetch={} bytes={} runs={} spans={}",
             plan.steps.len(),
+            plan.kept,
             plan.fetched,
             plan.bytes(),
             plan.runs,
             plan.spans.len()
         );
-        Decided { opened, have, plan }
+        Decided {
+            opened,
+            have,
+            old,
+            shares,
+            plan,
+        }
     }
 
     /// Adds up what is to be received in all, and refuses to begin if the user allows less.
@@ -349,7 +445,8 @@ impl Run<'_> {
             .iter()
             .enumerate()
             .map(|(number, decided)| {
-                let closing = self.closing(&decided.opened.payload, number == last && has_workers);
+                let wanted = number == last && has_workers && !decided.plan.spans.is_empty();
+                let closing = self.closing(&decided.opened.payload, wanted);
                 let spans = with_closing(&decided.plan.spans, closing.as_ref());
                 missing(&spans, &decided.opened)
             })
@@ -423,6 +520,8 @@ impl Run<'_> {
         let Decided {
             opened: Opened { payload, in_hand },
             mut have,
+            old,
+            shares,
             mut plan,
         } = decided;
         let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
@@ -430,12 +529,18 @@ impl Run<'_> {
             .payload(payload.number, self.payload_count, blocks, &self.counts);
         let start = Instant::now();
         self.reporter.phase(Phase::Install);
-        let closing = self.closing(&payload, job.is_last && source.has_workers());
-        let ahead = Ahead::new(self.options.memory / UNPACKED_SHARE);
+        // What is all there needs no look at the bundle's end.
+        let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
+        let closing = self.closing(&payload, wanted);
+        let ahead = Ahead::new(shares.unpacked);
+        if self.options.discard && old.is_empty() {
+            target.discard_first(plan.least_size);
+        }
         let mut writer = Writer::new(
             &payload,
             entry,
             target,
+            (&old, Survival::new(shares.saved)),
             seeds,
             self.reporter,
             &mut self.counts,
@@ -444,7 +549,8 @@ impl Run<'_> {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
             let unpacker = Unpacker::new(payload.index.as_ref(), &plan, &ahead);
-            let outcome = source.supply(&spans, in_hand, &unpacker, self.options, |supply| {
+            let terms = (&self.options.access.policy, shares.stored);
+            let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
                 let outcome = writer.run(&plan, &spans, supply)?;
                 if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
                     let bytes = writer.take_tail(&spans, closing.start, supply)?;
@@ -454,12 +560,14 @@ impl Run<'_> {
             });
             match (outcome, &payload.index) {
                 (Ok(Outcome::Done), _) => break Ok(()),
-                (Ok(Outcome::Replan { without, from }), Some(index)) => {
-                    have.forget(without);
-                    plan = plan::plan(index, &have, from, job.shape);
+                (Ok(outcome), Some(index)) => {
+                    if let Outcome::Without(seed) = outcome {
+                        have.forget(seed);
+                    }
+                    plan = plan::plan(index, &have, &writer.standing(), job.shape);
                     writer.planned(self.counters.bytes() + plan.bytes());
                 }
-                (Ok(Outcome::Replan { .. }), None) => {
+                (Ok(_), None) => {
                     break Err(Error::Internal("a payload without index has no seeds"))
                 }
                 (Err(error), _) => break Err(error),
@@ -467,13 +575,25 @@ impl Run<'_> {
         };
         let result = result.and_then(|()| writer.finish());
         self.seconds.install += start.elapsed().as_secs_f64();
-        result?;
+        let offsets = result?;
 
         let start = Instant::now();
         self.reporter.phase(Phase::Sync);
         let synced = target.sync();
         self.seconds.sync += start.elapsed().as_secs_f64();
         synced?;
+        if let Some(index) = payload.index.as_ref().filter(|_| self.options.verify) {
+            let sources = Sources {
+                payload: payload.number,
+                index,
+                have: &have,
+                seeds,
+            };
+            let start = Instant::now();
+            let right = self.read_back(&sources, target, &offsets, source);
+            self.seconds.sync += start.elapsed().as_secs_f64();
+            right?;
+        }
         self.payloads.push(PayloadReport {
             slot: match &entry.delivery {
                 Delivery::Slot(name) => name.clone(),
@@ -483,6 +603,14 @@ impl Run<'_> {
             size: target.position(),
             digest: entry.digest.to_string(),
         });
+        if self.options.verify || self.options.write_index.is_some() {
+            self.written.push(Written {
+                payload,
+                digest: entry.digest,
+                offsets,
+                target: job.destination,
+            });
+        }
         Ok(())
     }
 
@@ -496,10 +624,10 @@ impl Run<'_> {
         let target_size = self.payloads.iter().map(|payload| payload.size).sum();
         Report {
             schema: report::SCHEMA,
-            result: if error.is_some() {
-                "failed"
-            } else {
-                "installed"
+            result: match error {
+                Some(_) => "failed",
+                None if self.touched => "installed",
+                None => "current",
             },
             exit: error.map_or(0, |error| error.class().exit_code()),
             error: error.map(ToString::to_string),
@@ -536,11 +664,6 @@ fn missing(spans: &[Range<u64>], opened: &Opened) -> u64 {
         .sum()
 }
 
-/// The part of the memory budget for stored bytes.
-fn stored_budget(options: &Options) -> u64 {
-    options.memory / STORED_SHARE
-}
-
 /// The spans of a plan and the end of the last payload, in one request if they touch.
 fn with_closing(spans: &[Range<u64>], closing: Option<&Range<u64>>) -> Vec<Range<u64>> {
     let mut spans = spans.to_vec();
@@ -550,59 +673,4 @@ fn with_closing(spans: &[Range<u64>], closing: Option<&Range<u64>>) -> Vec<Range
         (None, _) => {}
     }
     spans
-}
-
-/// The number of the target of each payload, or why the bundle is not installed. Nothing is ever
-/// left out silently: half an update is none.
-fn destinations(header: &Header, targets: &Targets) -> Result<Vec<usize>> {
-    let mut slots: Vec<&str> = Vec::new();
-    for (number, entry) in header.entries.iter().enumerate() {
-        let unsupported =
-            |what: String| Err(Error::Unsupported(format!("payload {number} {what}")));
-        match &entry.delivery {
-            Delivery::Slot(name) if slots.contains(&name.as_str()) => {
-                return unsupported(format!("is a second one for slot {name:?}"))
-            }
-            Delivery::Slot(name) => slots.push(name),
-            Delivery::Execute(arguments) => {
-                return unsupported(format!("is to be executed, by {arguments:?}"))
-            }
-            Delivery::AppFile { app, path } => {
-                return unsupported(format!("is file {path:?} of app {app:?}"))
-            }
-            Delivery::AppArchive(app) => {
-                return unsupported(format!("is an archive of app {app:?}"))
-            }
-            Delivery::None => return unsupported("does not say where it is to go".into()),
-        }
-        if let Some(format) = &entry.delta {
-            return unsupported(format!("is a static delta ({format}), not an image"));
-        }
-    }
-    if slots.is_empty() {
-        return Err(Error::Unsupported("it has no payload".into()));
-    }
-    match targets {
-        Targets::One(_) if slots.len() == 1 => Ok(vec![0]),
-        Targets::One(_) => Err(Error::Usage(format!(
-            "the bundle has payloads for slots {slots:?}: give --slot NAME=PATH for each instead of --target"
-        ))),
-        Targets::Slots(given) => {
-            if let Some((name, _)) = given.iter().find(|(name, _)| !slots.contains(&name.as_str())) {
-                return Err(Error::Usage(format!(
-                    "the bundle has no payload for slot {name:?}, only for {slots:?}"
-                )));
-            }
-            slots
-                .iter()
-                .map(|slot| {
-                    given.iter().position(|(name, _)| name == slot).ok_or_else(|| {
-                        Error::Usage(format!(
-                            "the bundle has a payload for slot {slot:?}: give --slot {slot}=PATH too"
-                        ))
-                    })
-                })
-                .collect()
-        }
-    }
 }

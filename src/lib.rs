@@ -17,13 +17,15 @@
 //! | [`fetch`] | ranges | bytes, on worker threads; [`retry`] says when to try again |
 //! | [`unpack`] | bytes | verified blocks, on the cores that the writer leaves, ahead of it |
 //! | [`mod@write`] | steps and bytes | verified blocks on the target, in order |
+//! | [`readback`] | a written target | what of it is not as it should be, and mends that |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`inspect`] runs the first alone, [`args`] is the command line. Things:
-//! [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`] (where bytes come
-//! from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below), [`bundle`] (the
-//! model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`], [`error`]. [`mod@index`] makes
-//! block indexes of an [`image`], into an [`output`] that is whole or not there.
+//! [`install`] runs them, [`inspect`] runs the first alone, [`verify`] only compares, [`args`] is the
+//! command line. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
+//! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below),
+//! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
+//! [`busy`] and [`old`] (the target), [`error`]. [`mod@index`] makes block
+//! indexes of an [`image`], into an [`output`] that is whole or not there.
 //!
 //! # Threads
 //!
@@ -60,6 +62,7 @@ compile_error!("reflash writes Linux block devices and runs on Linux only");
 pub mod ahead;
 pub mod args;
 pub mod bundle;
+pub mod busy;
 pub mod chunker;
 pub mod clock;
 pub mod connect;
@@ -76,6 +79,7 @@ pub mod inspect;
 pub mod install;
 pub mod link;
 pub mod notify;
+pub mod old;
 pub mod open;
 pub mod ordered;
 pub mod output;
@@ -83,6 +87,7 @@ pub mod output;
 pub mod pack;
 pub mod plan;
 pub mod proxy;
+pub mod readback;
 pub mod remote;
 pub mod report;
 pub mod retry;
@@ -96,5 +101,6 @@ pub mod terminal;
 pub mod tls;
 pub mod trust;
 pub mod unpack;
+pub mod verify;
 pub mod write;
 pub mod xz;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Index, Inspect, Install};
+use reflash::args::{self, Command, Index, Inspect, Install, Verify};
 use reflash::error::Error;
 use reflash::http::Counters;
 use reflash::notify::Manager;
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Ok(Command::Install(install)) => return run_install(&install),
         Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
         Ok(Command::Index(index)) => run_index(&index),
+        Ok(Command::Verify(verify)) => return run_verify(&verify),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
         #[cfg(feature = "pack")]
@@ -127,6 +128,23 @@ fn run_index(index: &Index) -> Result<(), Error> {
         report::print_err(&indexed.to_string());
     }
     Ok(())
+}
+
+fn run_verify(verify: &Verify) -> ExitCode {
+    let counters = Arc::new(Counters::default());
+    let reporter = match reporter(Progress::None, &counters, verify.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
+    reporter.install_logger(verify.level);
+    let (report, result) = reflash::verify::verify(&verify.options, &reporter, &counters);
+    if verify.json || verify.level > log::LevelFilter::Off {
+        report.print(verify.json);
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, Some(&verify.options.bundle.shown()), false),
+    }
 }
 
 /// Lets the reporter speak while the run waits for something.

@@ -16,10 +16,17 @@
 //! through; larger ones, smallest first, up to [`MAX_GAP`] each and a fixed small share of all
 //! missing bytes together ([`GAP_SHARE`]), so that an update never costs noticeably more traffic
 //! than it must.
+//!
+//! *In place.* The target's own old content is gone as far as it is written over. What will be left
+//! of it when a block is needed is played through with the sizes of all blocks before it
+//! ([`Survival`]). Sizes of blocks that are still to be fetched may only be bounded: then they are
+//! estimated, by the room that the old content had between what stands before and behind them, and
+//! the writer has the last word.
 
 use std::ops::Range;
 
 use crate::bundle::{Block, Index, Size};
+use crate::old::{Old, Survival};
 use crate::seed::{Have, Place};
 
 /// Gaps up to here cost no more than the request they save.
@@ -50,6 +57,9 @@ pub struct Shape {
 pub enum Step {
     /// Read it from a seed, check it, fetch it if it is not there.
     Seed(Place),
+    /// Take it from the target's old content: leave it where it stands, or move it; it has so many
+    /// bytes. Fetch it if it is not there any more.
+    Old(u32),
     /// Repeat an earlier block of the payload, by its number.
     Copy(u32),
     /// Cut it out of a span, by the span's number.
@@ -73,6 +83,8 @@ pub struct Plan {
     pub missing: u64,
     /// Least number of ranges that hold all missing bytes and no other.
     pub runs: u64,
+    /// Blocks expected to stand at their place in the target.
+    pub kept: u64,
     /// Bytes read through in gaps.
     pub gaps: u64,
     /// Least plain size of all blocks of the plan: exact where sizes are known, also from seeds.
@@ -99,6 +111,15 @@ impl Plan {
         }
     }
 
+    /// Blocks that come from the target's old content, moved or not.
+    pub fn reused(&self) -> u64 {
+        let moved = self
+            .steps
+            .iter()
+            .filter(|step| matches!(step, Step::Old(_)));
+        self.kept.max(moved.count() as u64)
+    }
+
     /// Bytes of all spans.
     pub fn bytes(&self) -> u64 {
         self.missing + self.gaps
@@ -111,19 +132,81 @@ impl Plan {
     }
 }
 
-/// Plans the blocks from number `from` on.
-pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
+/// How far an install is, and what is left of the target's old content.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// What stood on the target.
+    pub old: &'a Old,
+    /// What of it is there still.
+    pub survival: &'a Survival,
+    /// Where each block made so far begins, and where the next one goes: one more than blocks.
+    pub offsets: &'a [u64],
+    /// How often a plan turned out wrong about the old content.
+    pub wrong: u32,
+}
+
+impl<'a> Standing<'a> {
+    /// Nothing is made yet.
+    pub fn start(old: &'a Old, survival: &'a Survival) -> Self {
+        Self {
+            old,
+            survival,
+            offsets: &[0],
+            wrong: 0,
+        }
+    }
+
+    /// The survival to play through. A plan that has to guess, or whose like was wrong before,
+    /// leaves room for error.
+    fn played(&self, exact: bool) -> Survival {
+        let shift = if exact { 0 } else { 1 + self.wrong };
+        let budget = self.survival.budget().checked_shr(shift).unwrap_or(0);
+        self.survival.with_budget(budget)
+    }
+}
+
+/// Plans of one payload that may be wrong about the old content, before it is left out of them.
+const MAX_WRONG: u32 = 4;
+
+/// Plans the blocks behind those that are made.
+pub fn plan(index: &Index, have: &Have, standing: &Standing<'_>, shape: &Shape) -> Plan {
+    let made = standing.offsets.len().saturating_sub(1);
+    let from = u32::try_from(made).unwrap_or(u32::MAX);
     let mut plan = Plan {
         from,
         ..Plan::default()
     };
     let mut wanted: Vec<Range<u64>> = Vec::new();
-    for block in (from..).map_while(|number| index.block(number)) {
-        let step = step(&block, have);
+    let Standing { old, .. } = *standing;
+    let guesses = Guesses::new(index, have, standing, from);
+    let mut survival = standing.played(guesses.exact);
+    let mut position = standing.offsets.last().copied().unwrap_or(0);
+    let usable = |number: u32| standing.wrong < MAX_WRONG && !have.has(number);
+    for (block, size) in (from..)
+        .map_while(|number| index.block(number))
+        .zip(&guesses.sizes)
+    {
+        let number = block.number;
+        let left = usable(number) && block.first == number && survival.has(old, number);
+        let size_there = old.last_place(number).map(|found| found.size);
+        let step = match size_there.filter(|size| left && block.size.allows(*size as usize)) {
+            Some(size) => Step::Old(size),
+            None => step(&block, have),
+        };
         if let (Step::Fetch(_), Some(stored)) = (step, block.stored()) {
             wanted.push(stored);
+        } else {
+            plan.kept += u64::from(old.stands_at(block.first, position).is_some());
         }
         plan.steps.push(step);
+        survival.release(number);
+        position += u64::from(*size);
+        survival.advance(
+            old,
+            position,
+            |block| block > number && usable(block),
+            |_| true,
+        );
     }
     plan.least_size = least_size(index, from, &plan.steps);
     plan.fetched = wanted.len() as u64;
@@ -150,8 +233,89 @@ pub fn plan(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
     plan
 }
 
+/// The sizes of the blocks to come, as far as they are known, and guesses for the others.
+struct Guesses {
+    sizes: Vec<u32>,
+    /// All are known.
+    exact: bool,
+}
+
+impl Guesses {
+    fn new(index: &Index, have: &Have, standing: &Standing<'_>, from: u32) -> Self {
+        let Standing { old, offsets, .. } = *standing;
+        if old.is_empty() {
+            // Nobody asks for them.
+            return Self {
+                sizes: vec![0; index.len().saturating_sub(from as usize)],
+                exact: true,
+            };
+        }
+        let known = |block: &Block| {
+            let made = offsets.get(block.first as usize..).unwrap_or_default();
+            match (block.size, made) {
+                (Size::Exact(size), _) => Some(size),
+                (_, [start, end, ..]) => u32::try_from(end - start).ok(),
+                _ => match have.place(block.first) {
+                    Some(place) => Some(place.size),
+                    None => old.last_place(block.first).map(|found| found.size),
+                },
+            }
+        };
+        let max = u64::from(index.chunker().max_size());
+        let mut sizes: Vec<u32> = Vec::with_capacity(index.len().saturating_sub(from as usize));
+        let mut exact = true;
+        // Where the old content goes on if it is as the new one.
+        let mut at = offsets.last().copied().unwrap_or(0);
+        // Blocks of unknown size since the last known one: guesses without a look at the room.
+        let mut unknown = 0;
+        let mut blocks = (from..).map_while(|number| index.block(number)).peekable();
+        while let Some(block) = blocks.next() {
+            let Some(size) = known(&block) else {
+                exact = false;
+                unknown += 1;
+                // What repeats at once is a long run of one byte: blocks of the largest size.
+                let run = blocks.peek().is_some_and(|next| next.first == block.first);
+                let guess = if run || block.first != block.number {
+                    max
+                } else {
+                    max / 4
+                };
+                sizes.push(u32::try_from(guess).unwrap_or(u32::MAX));
+                continue;
+            };
+            if let Some(place) = old.next_place(block.first, at) {
+                let room = place.offset - at;
+                if unknown > 0 && (unknown..=unknown * max).contains(&room) {
+                    let first = sizes.len() - usize::try_from(unknown).unwrap_or(0);
+                    let run = sizes.get_mut(first..).unwrap_or_default();
+                    share_out(run, room);
+                }
+                at = place.offset + u64::from(place.size);
+            } else if let Some(place) = old.last_place(block.first) {
+                at = place.offset + u64::from(place.size);
+            }
+            unknown = 0;
+            sizes.push(size);
+        }
+        Self { sizes, exact }
+    }
+}
+
+/// Gives a run of blocks sizes that add up to the room for them.
+fn share_out(run: &mut [u32], room: u64) {
+    let mut left = room;
+    let mut blocks = run.len() as u64;
+    for size in run {
+        let share = left / blocks.max(1);
+        *size = u32::try_from(share).unwrap_or(u32::MAX);
+        left -= share;
+        blocks -= 1;
+    }
+}
+
 fn least_size(index: &Index, from: u32, steps: &[Step]) -> u64 {
     let known = |number: u32, step: &Step| match step {
+        Step::Old(size) => u64::from(*size),
         Step::Seed(place) => u64::from(place.size),
         Step::Copy(_) | Step::Fetch(_) => match index.block(number).map(|block| block.size) {
             Some(Size::Exact(size)) => u64::from(size),
@@ -271,6 +435,7 @@ mod tests {
     use crate::bundle::{Compression, Encoding};
     use crate::chunker::Chunker;
     use crate::hash::HashAlgorithm;
+    use crate::scan::Found;
 
     const SHAPE: Shape = Shape {
         max_span: 1 << 20,
@@ -306,6 +471,21 @@ mod tests {
         Index::new(encoding, start..at, 0).expect("consistent")
     }
 
+    /// A plan for a target without old content, once the blocks before `from` are made.
+    fn after(index: &Index, have: &Have, from: u32, shape: &Shape) -> Plan {
+        let standing = Standing {
+            old: &Old::default(),
+            survival: &Survival::new(0),
+            offsets: &vec![0; from as usize + 1],
+            wrong: 0,
+        };
+        plan(index, have, &standing, shape)
+    }
+
+    fn anew(index: &Index, have: &Have, shape: &Shape) -> Plan {
+        after(index, have, 0, shape)
+    }
+
     fn have(index: &Index, numbers: &[u32]) -> Have {
         let mut have = Have::nothing(index);
         for number in numbers {
@@ -329,7 +509,7 @@ mod tests {
             .map(|(i, size)| (u32::try_from(i).expect("small"), *size))
             .collect();
         let index = index(&blocks, true, 1000);
-        let plan = plan(&index, &have(&index, &[2, 4]), 0, &SHAPE);
+        let plan = anew(&index, &have(&index, &[2, 4]), &SHAPE);
         // Block 2 is a free gap, block 4 too wide.
         assert_eq!(plan.spans, [1000..151_400, 221_400..241_410]);
         assert_eq!((plan.fetched, plan.runs, plan.gaps), (5, 3, 400));
@@ -345,7 +525,7 @@ mod tests {
             merge: false,
             ..SHAPE
         };
-        let plan = plan(&index, &Have::nothing(&index), 0, &shape);
+        let plan = anew(&index, &Have::nothing(&index), &shape);
         assert_eq!(plan.spans, [5..15, 15..35, 35..65]);
         assert_eq!(plan.steps[2], Step::Copy(0));
     }
@@ -358,7 +538,7 @@ mod tests {
             max_span: 300_000,
             ..SHAPE
         };
-        let plan = plan(&index, &Have::nothing(&index), 0, &shape);
+        let plan = anew(&index, &Have::nothing(&index), &shape);
         assert_eq!(plan.runs, 1);
         let sizes: Vec<_> = plan.spans.iter().map(|s| s.end - s.start).collect();
         assert_eq!(sizes, [250_000; 4]);
@@ -379,12 +559,9 @@ mod tests {
     #[test]
     fn nothing_to_fetch_is_no_span() {
         let index = index(&[(0, 10)], true, 0);
-        let plan = plan(&index, &have(&index, &[0]), 0, &SHAPE);
+        let plan = anew(&index, &have(&index, &[0]), &SHAPE);
         assert!(plan.spans.is_empty() && plan.bytes() == 0);
-        assert_eq!(
-            super::plan(&index, &Have::nothing(&index), 1, &SHAPE).steps,
-            []
-        );
+        assert_eq!(after(&index, &Have::nothing(&index), 1, &SHAPE).steps, []);
     }
 
     #[test]
@@ -399,7 +576,7 @@ mod tests {
                 size: 11,
             },
         );
-        assert_eq!(plan(&index, &have, 0, &SHAPE).steps, [Step::Fetch(0)]);
+        assert_eq!(anew(&index, &have, &SHAPE).steps, [Step::Fetch(0)]);
     }
 
     struct Random(u64);
@@ -442,14 +619,81 @@ mod tests {
                 gaps: random.below(4) > 0,
             };
             let from = u32::try_from(random.below(count + 1)).expect("small");
-            let plan = plan(&index, &have, from, &shape);
-            assert_eq!(
-                plan,
-                super::plan(&index, &have, from, &shape),
-                "seed {seed}"
-            );
+            let plan = after(&index, &have, from, &shape);
+            assert_eq!(plan, after(&index, &have, from, &shape), "seed {seed}");
             check(&plan, &index, &have, from, &shape, seed);
         }
+    }
+
+    /// Where all sizes are known, the writer finds each block of the old content that the plan
+    /// counts on, within the budget; and the plan asks for nothing that would still have been there.
+    #[test]
+    fn a_plan_with_known_sizes_is_right_about_the_old_content() {
+        let (mut moved, mut fetched) = (0, 0);
+        for seed in 0..3000 {
+            let mut random = Random(seed);
+            let count = 1 + random.below(60);
+            let contents = 1 + random.below(80);
+            let size_of = |content: u64| u32::try_from(1 + content * 37 % 900).expect("small");
+            let mut blocks = |count: u64| -> Vec<(u32, u32)> {
+                let contents = (0..count).map(|_| random.below(contents));
+                contents
+                    .map(|content| (u32::try_from(content).expect("small"), size_of(content)))
+                    .collect()
+            };
+            let (new, old) = (blocks(count), blocks(count));
+            let index = index(&new, true, 0);
+            let algorithm = HashAlgorithm::Sha256;
+            let mut at = random.below(3) * 500;
+            let found = old.iter().filter_map(|(content, size)| {
+                let offset = at;
+                at += u64::from(*size) + random.below(2) * 10;
+                let kept = index.find(&algorithm.digest(&content.to_be_bytes()))?;
+                Some(Found {
+                    offset,
+                    size: *size,
+                    kept,
+                })
+            });
+            let old = Old::new(found.collect());
+            let budget = random.below(4) * 2000;
+            let start = Survival::new(budget);
+            let have = Have::nothing(&index);
+            let plan = plan(&index, &have, &Standing::start(&old, &start), &SHAPE);
+            // As the writer does it.
+            let mut survival = start;
+            let mut position = 0;
+            let mut saved = 0;
+            for (block, step) in index.blocks().zip(&plan.steps) {
+                let there = block.first == block.number && survival.has(&old, block.number);
+                match step {
+                    Step::Old(size) => {
+                        assert!(there, "seed {seed}: block {} is gone", block.number);
+                        assert!(block.size == Size::Exact(*size));
+                        moved += 1;
+                    }
+                    Step::Fetch(_) => {
+                        assert!(!there, "seed {seed}: block {} is there", block.number);
+                        fetched += 1;
+                    }
+                    _ => {}
+                }
+                survival.release(block.number);
+                position += u64::from(block.size.bound());
+                let is_old = |number: u32| matches!(plan.steps[number as usize], Step::Old(_));
+                survival.advance(
+                    &old,
+                    position,
+                    |number| number > block.number && is_old(number),
+                    |place| {
+                        saved += u64::from(place.size);
+                        true
+                    },
+                );
+            }
+            assert!(budget > 0 || saved == 0, "seed {seed}");
+        }
+        assert!(moved > 10_000 && fetched > 10_000, "{moved} {fetched}");
     }
 
     fn check(plan: &Plan, index: &Index, have: &Have, from: u32, shape: &Shape, seed: u64) {
@@ -464,6 +708,7 @@ mod tests {
         for (number, step) in (from..).zip(&plan.steps) {
             let block = index.block(number).expect("there");
             match step {
+                Step::Old(_) => panic!("seed {seed}: there is no old content"),
                 Step::Copy(first) => assert!(*first < number && block.first == *first),
                 Step::Seed(place) => assert_eq!(have.place(number), Some(*place)),
                 Step::Fetch(span) => {

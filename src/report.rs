@@ -9,6 +9,7 @@
 //! share of it; within a share seeds take a tenth and the blocks the rest.
 
 use std::io::{self, IsTerminal, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -65,6 +66,8 @@ pub enum Phase {
     Install,
     /// The target is synced.
     Sync,
+    /// The target is read and compared.
+    Verify,
 }
 
 impl Phase {
@@ -75,6 +78,7 @@ impl Phase {
             Self::Plan => "plan",
             Self::Install => "install",
             Self::Sync => "sync",
+            Self::Verify => "verify",
         }
     }
 }
@@ -245,6 +249,57 @@ impl Report {
         let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
         text.push('\n');
         std::fs::write(path, text).map_err(fail)
+    }
+}
+
+/// What `reflash verify` found, schema 1.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // the names are the schema's own
+pub struct VerifyReport {
+    pub schema: u32,
+    pub result: &'static str,
+    pub exit: u8,
+    pub error: Option<String>,
+    pub bundle: BundleReport,
+    pub targets: Vec<ComparedReport>,
+    pub bytes_fetched: u64,
+    pub http: HttpReport,
+    pub seconds: f64,
+}
+
+/// A target of a [`VerifyReport`].
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct ComparedReport {
+    pub slot: String,
+    pub target: String,
+    pub size: u64,
+    pub digest: String,
+    pub blocks: u64,
+    pub differing: u64,
+    pub complete: bool,
+    pub regions: Vec<Range<u64>>,
+}
+
+impl VerifyReport {
+    /// Says it, to a program or to people.
+    pub fn print(&self, json: bool) {
+        if json {
+            if let Ok(mut text) = serde_json::to_string_pretty(self) {
+                text.push('\n');
+                print_out(&text);
+            }
+            return;
+        }
+        for compared in &self.targets {
+            let what = match (compared.differing, compared.complete) {
+                (0, _) => "is the image".to_owned(),
+                (blocks, true) => format!("differs in {blocks} of {} blocks", compared.blocks),
+                (_, false) => "is another image".to_owned(),
+            };
+            let size = size(compared.size);
+            print_err(&format!("{} {what}, {size} compared", compared.target));
+        }
     }
 }
 
@@ -679,7 +734,8 @@ impl log::Log for Logger {
 /// What a run that ended early leaves behind.
 pub fn print_target_state(touched: bool) {
     print_err(if touched {
-        "the target is incomplete: it was written to and is not the image yet"
+        "the target is incomplete: it was written to and is not the image yet; the same command again \
+         keeps what is right and fetches the rest"
     } else {
         "the target was not touched"
     });
@@ -797,7 +853,7 @@ fn summary(report: &Report) -> String {
     let mut text = format!(
         "{} {} to {} in {:.2} s\n\
          blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
-         bytes: {} fetched ({} of them index), {} seeded",
+         bytes: {} fetched ({} of them index), {} seeded, {} kept",
         report.result,
         size(bytes.target),
         targets.join(", "),
@@ -810,6 +866,7 @@ fn summary(report: &Report) -> String {
         size(bytes.fetched),
         size(bytes.index),
         size(bytes.seeded),
+        size(bytes.kept),
     );
     if http.requests > 0 {
         text += &format!(

@@ -7,25 +7,33 @@
 //! sealed.
 //!
 //! *Each digest once.* The digest of a block is compared where its bytes are made: here, or by the
-//! thread that unpacked it, whose proof ([`VerifiedBuf`](crate::hash::VerifiedBuf)) is enough, for
+//! thread that unpacked it, whose proof ([`VerifiedBuf`]) is enough, for
 //! nothing can change the bytes in between. What comes from a seed or back from the target is always
 //! hashed here. The payload digest holds back nothing but the seal, so it may trail behind the
 //! writer on another core ([`Trailing`]); it is taken from the very bytes that go to the target.
+//!
+//! *In place.* A block that stands at its place in the target already is read, verified, and left
+//! alone. Other blocks of the target's old content are moved; those whose place is written over
+//! before their turn are saved in memory as far as the budget for that allows (`old`), else fetched.
+//! What the plan says of positions may be a guess: here they are known.
 //!
 //! A seed's block that is not what was claimed is fetched instead, ahead of the spans that wait.
 //! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Replan`]: one new plan
 //! without that seed is cheaper than a round trip for each of its blocks.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::bundle::{Block, Compression, Entry, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
 use crate::fetch::Workers;
-use crate::hash::{Digest, Trailing, Verified};
-use crate::plan::{Plan, Step};
+use crate::hash::{Digest, Trailing, Verified, VerifiedBuf};
+use crate::old::{Old, Survival};
+use crate::plan::{Plan, Standing, Step};
 use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
+use crate::scan::Found;
 use crate::seed::{Place, Seed};
 use crate::unpack::{Span, Unpacker};
 use crate::xz;
@@ -58,7 +66,7 @@ impl<'s> Supply<'_, '_, 's> {
     ///
     /// With a cursor this never goes backwards: plans for it read through no gaps, so what was
     /// read ends before the block that is being made.
-    fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
+    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
         match self {
             Self::Workers(workers, _) => Ok(workers.take_urgent(range)?.stored),
             Self::Cursor(cursor, _) => cursor.take(range),
@@ -71,14 +79,15 @@ impl<'s> Supply<'_, '_, 's> {
 pub enum Outcome {
     /// All steps are done.
     Done,
-    /// A seed was dropped: plan again without it.
-    Replan {
-        /// The dropped seed.
-        without: u16,
-        /// The first block that is still to be made.
-        from: u32,
-    },
+    /// A seed was dropped: plan the rest again without it.
+    Without(u16),
+    /// Too much of the target's old content is not there any more: plan the rest again.
+    Replan,
 }
+
+/// Blocks of the old content that turn out to be gone and are fetched one by one, a round trip each,
+/// before the rest is planned again.
+const MAX_GONE: u32 = 4;
 
 /// Writes one payload.
 #[derive(Debug)]
@@ -93,7 +102,15 @@ pub struct Writer<'a> {
     /// The payload digest, which is wanted only at the end.
     hasher: Trailing,
     decoder: xz::Decoder,
-    /// Where each block begins on the target, as far as they are made.
+    /// What stood on the target.
+    old: &'a Old,
+    /// What of it is there still.
+    survival: Survival,
+    /// What of it was saved before its place was written over.
+    saved: BTreeMap<u32, VerifiedBuf>,
+    /// Blocks that were gone since the last plan, and plans that were wrong so.
+    gone: (u32, u32),
+    /// Where each block begins on the target, as far as they are made, and where the next one goes.
     offsets: Vec<u64>,
     /// Plain bytes of the present block.
     plain: Vec<u8>,
@@ -102,16 +119,20 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer at the beginning of a payload and of its target.
+    /// A writer at the beginning of a payload and of its target, on which `old` stands; `survival`
+    /// says how much of it may be saved.
     pub fn new(
         payload: &'a Payload,
         entry: &Entry,
         target: &'a mut Target,
+        (old, survival): (&'a Old, Survival),
         seeds: &'a mut [Seed],
         reporter: &'a Reporter,
         counts: &'a mut Counts,
     ) -> Self {
         let blocks = payload.index.as_ref().map_or(0, Index::len);
+        let mut offsets = Vec::with_capacity(blocks + 1);
+        offsets.push(0);
         Self {
             payload,
             digest: entry.digest,
@@ -121,7 +142,11 @@ impl<'a> Writer<'a> {
             counts,
             hasher: Trailing::new(entry.digest.algorithm()),
             decoder: xz::Decoder::new(),
-            offsets: Vec::with_capacity(blocks + 1),
+            old,
+            survival,
+            saved: BTreeMap::new(),
+            gone: (0, 0),
+            offsets,
             plain: Vec::new(),
             span: None,
         }
@@ -145,31 +170,57 @@ impl<'a> Writer<'a> {
         let Some(index) = &self.payload.index else {
             return self.run_unindexed(plan.spans.len(), supply);
         };
+        self.gone.0 = 0;
         for (number, step) in (plan.from..).zip(&plan.steps) {
             let block = index
                 .block(number)
                 .ok_or(Error::Internal("a step is about no block"))?;
-            self.offsets.push(self.target.position());
+            let mut outcome = Outcome::Done;
             match *step {
-                Step::Copy(first) => self.copy(&block, first)?,
-                Step::Fetch(span) => self.fetch(&block, span, spans, supply)?,
+                Step::Fetch(span) => self.fetch(&block, span, (plan, spans), supply)?,
+                _ if self.keep(&block)? => {}
+                Step::Copy(first) => self.copy(&block, first, plan)?,
+                Step::Old(_) => {
+                    if !self.take_old(&block, plan)? {
+                        if self.gone.0 == MAX_GONE {
+                            self.gone.1 += 1;
+                            log::info!("too much of the target's old content is gone: planning the rest again, block={number}");
+                            return Ok(Outcome::Replan);
+                        }
+                        self.gone.0 += 1;
+                        self.fetch_instead(&block, plan, supply)?;
+                    }
+                }
                 Step::Seed(place) => {
-                    if !self.reuse(&block, place)? {
-                        self.fetch_instead(&block, supply)?;
+                    if !self.reuse(&block, place, plan)? {
+                        if !self.take_old(&block, plan)? {
+                            self.fetch_instead(&block, plan, supply)?;
+                        }
                         let seed = self.seeds.get_mut(usize::from(place.seed));
                         if seed.is_some_and(Seed::failed) {
                             log::warn!("seed {} is dropped: too many of its blocks are not what they should be", self.seed_name(place));
-                            return Ok(Outcome::Replan {
-                                without: place.seed,
-                                from: number + 1,
-                            });
+                            outcome = Outcome::Without(place.seed);
                         }
                     }
                 }
             }
+            self.offsets.push(self.target.position());
             self.reporter.install_progress(self.counts);
+            if outcome != Outcome::Done {
+                return Ok(outcome);
+            }
         }
         Ok(Outcome::Done)
+    }
+
+    /// How far the install is.
+    pub fn standing(&self) -> Standing<'_> {
+        Standing {
+            old: self.old,
+            survival: &self.survival,
+            offsets: &self.offsets,
+            wrong: self.gone.1,
+        }
     }
 
     /// Writes a payload that has no block index, as it comes. The caller has the user's word for it;
@@ -181,7 +232,7 @@ impl<'a> Writer<'a> {
             let data = self.payload.data.end - self.payload.data.start - self.target.position();
             // The last span may go on with the end of the payload.
             let data = usize::try_from(data).map_or(bytes.len(), |data| data.min(bytes.len()));
-            self.put(Verified::unchecked(bytes.get(..data).unwrap_or_default()))?;
+            self.append(Verified::unchecked(bytes.get(..data).unwrap_or_default()))?;
             self.reporter.install_progress(self.counts);
             self.span = u32::try_from(number).ok().map(|number| (number, span));
         }
@@ -210,20 +261,75 @@ impl<'a> Writer<'a> {
             .map_or(Err(lost), |tail| Ok(tail.to_vec()))
     }
 
-    /// Compares the payload digest once all blocks are made.
-    pub fn finish(self) -> Result<()> {
+    /// Compares the payload digest once all blocks are made; gives back where each begins.
+    pub fn finish(self) -> Result<Vec<u64>> {
         let found = self.hasher.finish();
         if found == self.digest {
-            Ok(())
+            Ok(self.offsets)
         } else {
             let subject = Subject::Payload(self.payload.number);
             Err(Error::mismatch(subject, &self.digest, &found))
         }
     }
 
+    /// Leaves a block alone that stands at its place; false if it does not.
+    fn keep(&mut self, block: &Block) -> Result<bool> {
+        let at = self.target.position();
+        let Some(size) = self.old.stands_at(block.first, at) else {
+            return Ok(false);
+        };
+        self.plain.clear();
+        self.plain.resize(size as usize, 0);
+        let read = self.target.read_medium(&mut self.plain, at);
+        // The medium may fail or lie; then it is written as any other block.
+        let Some(verified) = read
+            .ok()
+            .and_then(|()| block.digest.verify(&self.plain).ok())
+        else {
+            return Ok(false);
+        };
+        self.hasher.update(verified.bytes());
+        self.target.keep(verified)?;
+        // Nothing is written over.
+        self.survival
+            .advance(self.old, at + u64::from(size), |_| false, |_| false);
+        self.saved.remove(&block.number);
+        self.survival.release(block.number);
+        self.counts.kept += 1;
+        self.counts.bytes_kept += u64::from(size);
+        Ok(true)
+    }
+
+    /// Makes a block from the target's old content, wherever it is by now; false if it is gone.
+    fn take_old(&mut self, block: &Block, plan: &Plan) -> Result<bool> {
+        let size = if let Some(saved) = self.saved.remove(&block.number) {
+            self.survival.release(block.number);
+            let verified = saved.verified();
+            self.put(verified, block.number, plan)?;
+            verified.bytes().len()
+        } else {
+            let Some(place) = self.survival.place(self.old, block.number) else {
+                return Ok(false);
+            };
+            let mut plain = std::mem::take(&mut self.plain);
+            plain.clear();
+            plain.resize(place.size as usize, 0);
+            let read = self.target.read_medium(&mut plain, place.offset);
+            let Some(verified) = read.ok().and_then(|()| block.digest.verify(&plain).ok()) else {
+                return Ok(false);
+            };
+            self.put(verified, block.number, plan)?;
+            self.plain = plain;
+            place.size as usize
+        };
+        self.counts.seeded += 1;
+        self.counts.bytes_seeded += size as u64;
+        Ok(true)
+    }
+
     /// Makes a repeat from the block on the target, which was verified when it was made; hashed
     /// again, for the medium may lie.
-    fn copy(&mut self, block: &Block, first: u32) -> Result<()> {
+    fn copy(&mut self, block: &Block, first: u32, plan: &Plan) -> Result<()> {
         let at = first as usize;
         let (Some(start), Some(end)) = (self.offsets.get(at), self.offsets.get(at + 1)) else {
             return Err(Error::Internal("a block repeats one that was not made"));
@@ -238,14 +344,14 @@ impl<'a> Writer<'a> {
             offset: *start,
             source: std::io::Error::other("the bytes are other ones"),
         })?;
-        self.put(verified)?;
+        self.put(verified, block.number, plan)?;
         self.plain = plain;
         self.counts.copied += 1;
         Ok(())
     }
 
     /// Tries to make a block from a seed; false if it is not there.
-    fn reuse(&mut self, block: &Block, place: Place) -> Result<bool> {
+    fn reuse(&mut self, block: &Block, place: Place, plan: &Plan) -> Result<bool> {
         let Some(seed) = self.seeds.get(usize::from(place.seed)) else {
             return Ok(false);
         };
@@ -260,7 +366,7 @@ impl<'a> Writer<'a> {
         };
         let reused = match verified {
             Ok(verified) => {
-                self.put(verified)?;
+                self.put(verified, block.number, plan)?;
                 self.counts.seeded += 1;
                 self.counts.bytes_seeded += u64::from(place.size);
                 true
@@ -285,7 +391,7 @@ impl<'a> Writer<'a> {
         &mut self,
         block: &Block,
         number: u32,
-        spans: &[Range<u64>],
+        (plan, spans): (&Plan, &[Range<u64>]),
         supply: &mut Supply<'_, '_, 'a>,
     ) -> Result<()> {
         let lost = Error::Internal("a block lies outside of its span");
@@ -299,7 +405,7 @@ impl<'a> Writer<'a> {
             return Err(lost);
         };
         if let Some(plain) = span.take(block.number) {
-            self.put(plain.verified())?;
+            self.put(plain.verified(), block.number, plan)?;
             self.counts.fetched += 1;
             self.span = Some((number, span));
             return Ok(());
@@ -313,7 +419,7 @@ impl<'a> Writer<'a> {
                     .get(at..at.checked_add(block.stored_size as usize)?)
             });
         let result = match stored {
-            Some(stored) => self.unpack(block, stored),
+            Some(stored) => self.unpack(block, stored, plan),
             None => Err(lost),
         };
         self.span = Some((number, span));
@@ -321,16 +427,21 @@ impl<'a> Writer<'a> {
     }
 
     /// Fetches a block that a seed turned out not to have.
-    fn fetch_instead(&mut self, block: &Block, supply: &mut Supply<'_, '_, 'a>) -> Result<()> {
+    fn fetch_instead(
+        &mut self,
+        block: &Block,
+        plan: &Plan,
+        supply: &mut Supply<'_, '_, 'a>,
+    ) -> Result<()> {
         let range = block
             .stored()
             .ok_or(Error::Internal("a first block is not stored"))?;
         let stored = supply.take_urgent(range)?;
-        self.unpack(block, &stored)
+        self.unpack(block, &stored, plan)
     }
 
     /// Stored bytes to a block on the target.
-    fn unpack(&mut self, block: &Block, stored: &[u8]) -> Result<()> {
+    fn unpack(&mut self, block: &Block, stored: &[u8], plan: &Plan) -> Result<()> {
         let subject = Subject::Block {
             payload: self.payload.number,
             block: block.number as usize,
@@ -361,13 +472,38 @@ impl<'a> Writer<'a> {
                 reason: format!("{} bytes where the chunker makes another size", plain.len()),
             });
         }
-        self.put(verified)?;
+        self.put(verified, block.number, plan)?;
         self.plain = buffer;
         self.counts.fetched += 1;
         Ok(())
     }
 
-    fn put(&mut self, block: Verified<'_>) -> Result<()> {
+    /// Writes the bytes of block `number`, once what is needed of those that they replace is saved.
+    fn put(&mut self, bytes: Verified<'_>, number: u32, plan: &Plan) -> Result<()> {
+        let end = self.target.position() + bytes.bytes().len() as u64;
+        let (target, index, saved) = (&*self.target, &self.payload.index, &mut self.saved);
+        let wanted = |block: u32| {
+            let step = block
+                .checked_sub(plan.from)
+                .and_then(|at| plan.steps.get(at as usize));
+            block > number && matches!(step, Some(Step::Old(_)))
+        };
+        let save = |place: Found<u32>| {
+            let mut plain = vec![0; place.size as usize];
+            let read = target.read_medium(&mut plain, place.offset).ok();
+            let block = index.as_ref().and_then(|index| index.block(place.kept));
+            let verified = read
+                .zip(block)
+                .and_then(|((), block)| block.digest.verify_owned(plain));
+            verified
+                .map(|verified| saved.insert(place.kept, verified))
+                .is_some()
+        };
+        self.survival.advance(self.old, end, wanted, save);
+        self.append(bytes)
+    }
+
+    fn append(&mut self, block: Verified<'_>) -> Result<()> {
         self.hasher.update(block.bytes());
         self.target.append(block)?;
         self.counts.bytes_written += block.bytes().len() as u64;

@@ -48,6 +48,23 @@ pub(super) struct Arguments {
     #[argh(option)]
     seed: Vec<String>,
 
+    /// do not reuse what the target itself holds
+    #[argh(switch)]
+    no_target_seed: bool,
+
+    /// read the target back from the medium after the last sync, and compare it
+    #[argh(switch)]
+    verify: bool,
+
+    /// FILE, or NAME=FILE with --slot: where the block index of what was installed goes, for the next
+    /// --seed PATH=INDEX; repeatable
+    #[argh(option)]
+    write_index: Vec<String>,
+
+    /// discard what stands where the image goes before the first write, unless it can be reused
+    #[argh(switch)]
+    discard: bool,
+
     /// trust: none; one of the trust options is required
     #[argh(switch)]
     insecure_skip_bundle_verification: bool,
@@ -94,9 +111,24 @@ pub(super) fn install(
     let usage = |message: &str| Err(Error::Usage(message.to_owned()));
     let targets = match (arguments.target.clone(), arguments.slot.is_empty()) {
         (Some(target), true) => Targets::One(target),
-        (None, false) => Targets::Slots(parse_slots(&arguments.slot)?),
+        (None, false) => Targets::Slots(parse_named("--slot", &arguments.slot)?),
         (Some(_), false) => return usage("give either --target or --slot, not both"),
         (None, true) => return usage("where to? give --target PATH, or --slot NAME=PATH"),
+    };
+    let write_index = match (&targets, arguments.write_index.as_slice()) {
+        (_, []) => None,
+        (Targets::One(_), [path]) => Some(Targets::One(path.into())),
+        (Targets::One(_), _) => return usage("--write-index: there is one target, so one index"),
+        (Targets::Slots(slots), indexes) => {
+            let indexes = parse_named("--write-index", indexes)?;
+            let known = |name: &String| slots.iter().any(|(slot, _)| slot == name);
+            if let Some((name, _)) = indexes.iter().find(|(name, _)| !known(name)) {
+                return Err(Error::Usage(format!(
+                    "--write-index {name}: no such --slot"
+                )));
+            }
+            Some(Targets::Slots(indexes))
+        }
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
     check_workers(arguments.workers.0)?;
@@ -116,6 +148,10 @@ pub(super) fn install(
                 hold_back: !arguments.no_hold_back,
             },
             seeds: arguments.seed.iter().map(|text| parse_seed(text)).collect(),
+            target_seed: !arguments.no_target_seed,
+            verify: arguments.verify,
+            discard: arguments.discard,
+            write_index,
             allow_missing_index: arguments.insecure_allow_missing_block_index,
             workers: arguments.workers.0,
             memory: arguments.memory.0,
@@ -144,15 +180,16 @@ pub(super) fn check_workers(workers: usize) -> Result<()> {
     Err(Error::Usage(message))
 }
 
-fn parse_slots(slots: &[String]) -> Result<Vec<(String, PathBuf)>> {
+/// Values of the form `NAME=PATH`, each name once.
+pub(super) fn parse_named(option: &str, slots: &[String]) -> Result<Vec<(String, PathBuf)>> {
     let mut parsed: Vec<(String, PathBuf)> = Vec::new();
     for slot in slots {
         let (name, path) = match slot.split_once('=') {
             Some((name, path)) if !name.is_empty() && !path.is_empty() => (name, path),
-            _ => return Err(Error::Usage(format!("--slot {slot:?} is not NAME=PATH"))),
+            _ => return Err(Error::Usage(format!("{option} {slot:?} is not NAME=PATH"))),
         };
         if parsed.iter().any(|(other, _)| other == name) {
-            return Err(Error::Usage(format!("--slot {name} is given twice")));
+            return Err(Error::Usage(format!("{option} {name} is given twice")));
         }
         parsed.push((name.to_owned(), PathBuf::from(path)));
     }

@@ -20,7 +20,7 @@ const CHOICES: [(&str, &str); 4] = [
 ];
 
 /// Options whose value is a file or begins with one.
-const FILES: [&str; 10] = [
+const FILES: [&str; 11] = [
     "--cacert",
     "--cert",
     "--key",
@@ -31,6 +31,7 @@ const FILES: [&str; 10] = [
     "--seed",
     "--svg",
     "--target",
+    "--write-index",
 ];
 
 /// A shell that can complete.

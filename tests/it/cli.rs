@@ -20,7 +20,7 @@ const SKIP_TRUST: &str = "--insecure-skip-bundle-verification";
 
 /// Every option of `install`, with a value where it takes one. What a version does not have yet
 /// must say so.
-const OPTIONS: [(&str, Option<&str>); 35] = [
+const OPTIONS: [(&str, Option<&str>); 36] = [
     ("--target", Some("t")),
     ("--slot", Some("system=t")),
     ("--seed", Some("t")),
@@ -49,6 +49,7 @@ const OPTIONS: [(&str, Option<&str>); 35] = [
     ("--max-download", Some("1M")),
     ("--verify", None),
     ("--write-index", Some("t")),
+    ("--discard", None),
     ("--force", None),
     ("--no-hold-back", None),
     ("--no-merge", None),

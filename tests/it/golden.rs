@@ -13,7 +13,7 @@ use reflash::chunker::Chunker;
 use reflash::hash::{Digest, HashAlgorithm};
 use reflash::http::Counters;
 use reflash::open::{self, Opening, Trust};
-use reflash::plan::{self, Shape};
+use reflash::plan::{self, Shape, Standing};
 use reflash::remote::{Access, Cursor, Location};
 use reflash::report::{Progress, Reporter};
 use reflash::rugix::{self, BlockIndex};
@@ -625,17 +625,21 @@ fn the_golden_plans_are_made() {
         let block_index = format!("vectors/index/{index_name}.rugix-block-index");
         // Looked up in the prepared index, and found by scanning.
         for prepared in [Some(data(&block_index)), None] {
-            let seeds = seed::open(&[seed::Spec {
-                path: data("vectors/images/old.img"),
-                index: prepared,
-            }]);
-            let have = seed::find(&seeds, &index, &reporter);
+            let seeds = seed::open(
+                &[seed::Spec {
+                    path: data("vectors/images/old.img"),
+                    index: prepared,
+                }],
+                &[],
+            );
+            let (have, _) = seed::find(&seeds, None, &index, &reporter);
             let shape = Shape {
                 max_span: u64::MAX,
                 merge: true,
                 gaps: false,
             };
-            let plan = plan::plan(&index, &have, 0, &shape);
+            let (old, survival) = Default::default();
+            let plan = plan::plan(&index, &have, &Standing::start(&old, &survival), &shape);
             let count = |pointer: &str| number(expected, pointer);
             assert_eq!(count("/blocks"), plan.steps.len() as u64, "{bundle}");
             assert_eq!(count("/fetch-blocks"), plan.fetched, "{bundle}");

@@ -22,6 +22,15 @@ mod server;
 // Temp dir, runner of the binary, assertions.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
 mod util;
+// A medium in memory that loses power and fails, and installs onto it through the library.
+#[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
+mod medium;
+// The old image on the target itself, in any layout.
+mod inplace;
+// Power cuts at every operation, kills at any instant, and the same command again.
+mod resume;
+// Read-back, `verify`, `--write-index`, `--discard`, refusals; real devices are in tests/system.
+mod devices;
 // Every file in tests/data/vectors: what the library reads in it, what the binary makes of it.
 mod golden;
 // Installs that go well, or end as they should: seeds, encodings, requests, targets.

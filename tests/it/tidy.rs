@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 39] = [
+const IMPORTS: [(&str, &[&str]); 43] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -29,7 +29,8 @@ const IMPORTS: [(&str, &[&str]); 39] = [
     ("ahead", &[]),
     ("connect", &["ahead", "proxy", "tls"]),
     ("http", &["ahead", "connect", "proxy"]),
-    ("device", &["error", "hash"]),
+    ("busy", &[]),
+    ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
     ("output", &["error"]),
     ("image", &["bundle", "chunker", "error", "hash", "scan"]),
@@ -37,6 +38,7 @@ const IMPORTS: [(&str, &[&str]); 39] = [
     ("notify", &[]),
     ("report", &["error", "http", "notify", "terminal"]),
     ("link", &[]),
+    ("old", &["scan"]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
     // but for this: a range is completed in one place alone, also while a header is read.
@@ -51,25 +53,38 @@ const IMPORTS: [(&str, &[&str]); 39] = [
     (
         "seed",
         &[
-            "bundle", "chunker", "device", "error", "hash", "report", "rugix", "scan",
+            "bundle", "busy", "chunker", "device", "error", "hash", "old", "output", "report",
+            "rugix", "scan",
         ],
     ),
-    ("plan", &["bundle", "seed"]),
+    ("plan", &["bundle", "old", "seed"]),
     ("fetch", &["error", "http", "retry"]),
     ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
     (
         "write",
         &[
-            "bundle", "device", "error", "fetch", "hash", "plan", "remote", "report", "seed",
-            "unpack", "xz",
+            "bundle", "device", "error", "fetch", "hash", "old", "plan", "remote", "report",
+            "scan", "seed", "unpack", "xz",
         ],
+    ),
+    (
+        "readback",
+        &["bundle", "device", "error", "hash", "seed", "write", "xz"],
     ),
     // The one that sees all stages, but no bytes of a format.
     (
         "install",
         &[
-            "bundle", "device", "error", "fetch", "hash", "http", "open", "plan", "remote",
-            "report", "rugix", "seed", "unpack", "write",
+            "bundle", "busy", "device", "error", "fetch", "hash", "http", "old", "open", "plan",
+            "readback", "remote", "report", "retry", "rugix", "seed", "unpack", "write",
+        ],
+    ),
+    // It only compares.
+    (
+        "verify",
+        &[
+            "bundle", "device", "error", "hash", "http", "install", "open", "readback", "remote",
+            "report",
         ],
     ),
     (
@@ -96,8 +111,8 @@ const IMPORTS: [(&str, &[&str]); 39] = [
     (
         "estimate",
         &[
-            "bundle", "chunker", "error", "hash", "image", "install", "link", "output", "pack",
-            "plan", "remote", "scan", "seed", "terminal",
+            "bundle", "chunker", "error", "hash", "image", "install", "link", "old", "output",
+            "pack", "plan", "remote", "scan", "seed", "terminal",
         ],
     ),
     (
@@ -105,14 +120,15 @@ const IMPORTS: [(&str, &[&str]); 39] = [
         &[
             "chunker", "clock", "connect", "device", "error", "estimate", "hash", "http", "index",
             "inspect", "install", "link", "open", "pack", "proxy", "remote", "report", "retry",
-            "seed", "sign", "tls", "trust",
+            "seed", "sign", "tls", "trust", "verify",
         ],
     ),
     ("lib", &[]),
 ];
 
-const STAGES: [&str; 9] = [
-    "open", "seed", "plan", "fetch", "unpack", "write", "install", "inspect", "args",
+const STAGES: [&str; 11] = [
+    "open", "seed", "plan", "fetch", "unpack", "write", "readback", "install", "verify", "inspect",
+    "args",
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
@@ -129,11 +145,11 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("p256", &["trust/key"]),
     ("p384", &["trust/key"]),
     ("rsa", &["trust/key"]),
+    ("rustix", &["device", "report"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
     ("serde", &["report", "pack", "inspect", "index", "estimate"]),
     ("serde_json", &["report", "pack"]),
-    ("rustix", &["report"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
     ("signal_hook", &["main"]),

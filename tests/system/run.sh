@@ -744,6 +744,10 @@ case_configured_roots() {
     says "/etc/rugix/none.crt"
     install 0 "$url/signed-ec.rugixb" --target "$dev" --root-cert "$root_cert"
 }
+# ---- more of them -----------------------------------------------------------------------------
+
+# shellcheck source=tests/system/devices.sh
+. "$here/devices.sh"
 
 # ---- all of them ------------------------------------------------------------------------------
 

@@ -1,0 +1,159 @@
+//! The targets of an install: which payload goes where, and what is refused before anything is asked
+//! of the network: targets that cannot be used ([`Target::open`]), that are named twice, as a seed
+//! too, or that the bundle lies on.
+
+use std::path::{Path, PathBuf};
+
+use super::{OpenTarget, Options};
+use crate::bundle::{Delivery, Header};
+use crate::busy;
+use crate::device::Target;
+use crate::error::{Error, Result};
+use crate::remote::Location;
+use crate::report::Reporter;
+use crate::seed;
+
+/// Where payloads go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Targets {
+    /// The one slot payload of the bundle goes here.
+    One(PathBuf),
+    /// Slots by name.
+    Slots(Vec<(String, PathBuf)>),
+}
+
+/// Opens every target before anything is asked of the network, and refuses what can be refused.
+pub(super) fn open(
+    options: &Options,
+    open: OpenTarget<'_>,
+    reporter: &Reporter,
+) -> Result<Vec<Target>> {
+    let paths: Vec<&Path> = match &options.targets {
+        Targets::One(path) => vec![path],
+        Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
+    };
+    let mut targets: Vec<Target> = Vec::new();
+    for path in paths {
+        let same = |other: &Target| other.path().display().to_string();
+        // Before it is opened: a device that we hold ourselves could not be.
+        let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
+        if other.is_none() {
+            let target = open(path)?;
+            reporter.target(target.touched_flag());
+            other = targets
+                .iter()
+                .find(|other| other.is_same(&target))
+                .map(same);
+            targets.push(target);
+        }
+        if let Some(other) = other {
+            return Err(Error::Usage(format!(
+                "{other} and {} are the same target",
+                path.display()
+            )));
+        }
+    }
+    for target in &targets {
+        check_apart(options, target)?;
+    }
+    if let Some(indexes) = &options.write_index {
+        let paths: Vec<&Path> = match indexes {
+            Targets::One(path) => vec![path],
+            Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
+        };
+        for path in paths {
+            if targets.iter().any(|target| target.is_at(path)) {
+                return Err(Error::Usage(format!(
+                    "--write-index {} is a target",
+                    path.display()
+                )));
+            }
+            seed::check_index_path(path)?;
+        }
+    }
+    Ok(targets)
+}
+
+/// Refuses a target that the bundle lies on, or that is named as a seed too.
+fn check_apart(options: &Options, target: &Target) -> Result<()> {
+    let refuse = |reason: String| {
+        Err(Error::Target {
+            path: target.named(),
+            reason,
+        })
+    };
+    if let Location::File(bundle) = &options.bundle {
+        if target.is_at(bundle) {
+            return refuse("it is the bundle itself".into());
+        }
+        if target
+            .device()
+            .is_some_and(|device| busy::lies_on(bundle, device))
+        {
+            return refuse(format!("the bundle {} is stored on it", bundle.display()));
+        }
+    }
+    match options.seeds.iter().find(|seed| target.is_at(&seed.path)) {
+        Some(seed) => Err(Error::Usage(format!(
+            "seed {} is the target {} itself: what that holds is reused anyway, without --seed",
+            seed.path.display(),
+            target.path().display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The number of the target of each payload, or why the bundle is not installed. Nothing is ever
+/// left out silently: half an update is none.
+pub fn destinations(header: &Header, targets: &Targets) -> Result<Vec<usize>> {
+    let mut slots: Vec<&str> = Vec::new();
+    for (number, entry) in header.entries.iter().enumerate() {
+        let unsupported =
+            |what: String| Err(Error::Unsupported(format!("payload {number} {what}")));
+        match &entry.delivery {
+            Delivery::Slot(name) if slots.contains(&name.as_str()) => {
+                return unsupported(format!("is a second one for slot {name:?}"))
+            }
+            Delivery::Slot(name) => slots.push(name),
+            Delivery::Execute(arguments) => {
+                return unsupported(format!("is to be executed, by {arguments:?}"))
+            }
+            Delivery::AppFile { app, path } => {
+                return unsupported(format!("is file {path:?} of app {app:?}"))
+            }
+            Delivery::AppArchive(app) => {
+                return unsupported(format!("is an archive of app {app:?}"))
+            }
+            Delivery::None => return unsupported("does not say where it is to go".into()),
+        }
+        if let Some(format) = &entry.delta {
+            return unsupported(format!("is a static delta ({format}), not an image"));
+        }
+    }
+    if slots.is_empty() {
+        return Err(Error::Unsupported("it has no payload".into()));
+    }
+    match targets {
+        Targets::One(_) if slots.len() == 1 => Ok(vec![0]),
+        Targets::One(_) => Err(Error::Usage(format!(
+            "the bundle has payloads for slots {slots:?}: give --slot NAME=PATH for each instead of --target"
+        ))),
+        Targets::Slots(given) => {
+            if let Some((name, _)) = given.iter().find(|(name, _)| !slots.contains(&name.as_str())) {
+                return Err(Error::Usage(format!(
+                    "the bundle has no payload for slot {name:?}, only for {slots:?}"
+                )));
+            }
+            slots
+                .iter()
+                .map(|slot| {
+                    given.iter().position(|(name, _)| name == slot).ok_or_else(|| {
+                        Error::Usage(format!(
+                            "the bundle has a payload for slot {slot:?}: give --slot {slot}=PATH too"
+                        ))
+                    })
+                })
+                .collect()
+        }
+    }
+}
