@@ -8,8 +8,9 @@
 //! `percent` covers the whole run, never falls, and is 100 only after success. A payload is one
 //! share of it; within a share seeds take a tenth and the blocks the rest.
 
+mod schema;
+
 use std::io::{self, IsTerminal, Write};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -20,10 +21,13 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::http::Counters;
 use crate::notify::{LogFile, Manager};
-use crate::terminal::{self, size, Blocks, Rate, Seen};
+use crate::terminal::{self, Blocks, Rate, Seen};
 
-/// Version of the report and of the progress lines.
-pub const SCHEMA: u32 = 1;
+use schema::summary;
+pub use schema::{
+    peak_memory, BlocksReport, BundleReport, BytesReport, ComparedReport, Counts, HttpReport,
+    PayloadReport, Report, SecondsReport, VerifyReport, SCHEMA,
+};
 
 /// Pause between two updates of a bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
@@ -81,236 +85,6 @@ impl Phase {
             Self::Verify => "verify",
         }
     }
-}
-
-/// Counts of the blocks and bytes of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Blocks of all payloads that are known so far.
-    pub total: u64,
-    /// Blocks cut out of the bundle.
-    pub fetched: u64,
-    /// Blocks read from seeds.
-    pub seeded: u64,
-    /// Blocks that already stood at their place in the target.
-    pub kept: u64,
-    /// Blocks that repeat an earlier one.
-    pub copied: u64,
-    /// Plain bytes read from seeds.
-    pub bytes_seeded: u64,
-    /// Plain bytes that already stood at their place.
-    pub bytes_kept: u64,
-    /// Plain bytes written to targets.
-    pub bytes_written: u64,
-    /// Bytes of bundle header and payload headers.
-    pub bytes_index: u64,
-    /// Bytes that the plans ask for, indexes included.
-    pub bytes_to_fetch: u64,
-}
-
-impl Counts {
-    fn done(&self) -> u64 {
-        self.fetched + self.seeded + self.kept + self.copied
-    }
-
-    /// As the report has them.
-    pub fn blocks(&self) -> BlocksReport {
-        BlocksReport {
-            total: self.total,
-            fetched: self.fetched,
-            seeded: self.seeded,
-            kept: self.kept,
-            copied: self.copied,
-        }
-    }
-
-    /// As the report has them; `target` is the plain size of all finished payloads.
-    pub fn bytes(&self, target: u64, counters: &Counters) -> BytesReport {
-        BytesReport {
-            target,
-            fetched: counters.bytes(),
-            index: self.bytes_index,
-            seeded: self.bytes_seeded,
-            kept: self.bytes_kept,
-            written: self.bytes_written,
-        }
-    }
-}
-
-/// The result of a run, schema 1.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // the names are the schema's own
-pub struct Report {
-    pub schema: u32,
-    pub result: &'static str,
-    pub exit: u8,
-    pub error: Option<String>,
-    pub bundle: BundleReport,
-    pub payloads: Vec<PayloadReport>,
-    pub blocks: BlocksReport,
-    pub bytes: BytesReport,
-    pub http: HttpReport,
-    pub seconds: SecondsReport,
-    pub peak_memory: Option<u64>,
-    pub target_touched: bool,
-}
-
-/// The bundle of a [`Report`].
-#[derive(Clone, Debug, Default, Serialize)]
-#[allow(missing_docs)]
-pub struct BundleReport {
-    pub hash: Option<String>,
-    pub size: Option<u64>,
-}
-
-/// A payload of a [`Report`].
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct PayloadReport {
-    pub slot: String,
-    pub target: String,
-    pub size: u64,
-    pub digest: String,
-}
-
-/// Block counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct BlocksReport {
-    pub total: u64,
-    pub fetched: u64,
-    pub seeded: u64,
-    pub kept: u64,
-    pub copied: u64,
-}
-
-/// Byte counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct BytesReport {
-    pub target: u64,
-    pub fetched: u64,
-    pub index: u64,
-    pub seeded: u64,
-    pub kept: u64,
-    pub written: u64,
-}
-
-/// HTTP counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct HttpReport {
-    pub requests: u64,
-    pub connections: u64,
-    pub retries: u64,
-}
-
-impl HttpReport {
-    /// What all clients of a run did.
-    pub fn of(counters: &Counters) -> Self {
-        Self {
-            requests: counters.requests(),
-            connections: counters.connections(),
-            retries: counters.retries(),
-        }
-    }
-}
-
-/// Times of a [`Report`], in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[allow(missing_docs)]
-pub struct SecondsReport {
-    pub open: f64,
-    pub seed: f64,
-    pub install: f64,
-    pub sync: f64,
-    pub total: f64,
-}
-
-impl Report {
-    /// Whether a report can be written to a file: found out before anything else is done.
-    pub fn check(path: &Path) -> Result<()> {
-        let open = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path);
-        open.map(drop).map_err(|source| Error::Output {
-            path: path.to_owned(),
-            source,
-        })
-    }
-
-    /// Writes the report to a file as one JSON object.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let fail = |source| Error::Output {
-            path: path.to_owned(),
-            source,
-        };
-        let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
-        text.push('\n');
-        std::fs::write(path, text).map_err(fail)
-    }
-}
-
-/// What `reflash verify` found, schema 1.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // the names are the schema's own
-pub struct VerifyReport {
-    pub schema: u32,
-    pub result: &'static str,
-    pub exit: u8,
-    pub error: Option<String>,
-    pub bundle: BundleReport,
-    pub targets: Vec<ComparedReport>,
-    pub bytes_fetched: u64,
-    pub http: HttpReport,
-    pub seconds: f64,
-}
-
-/// A target of a [`VerifyReport`].
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct ComparedReport {
-    pub slot: String,
-    pub target: String,
-    pub size: u64,
-    pub digest: String,
-    pub blocks: u64,
-    pub differing: u64,
-    pub complete: bool,
-    pub regions: Vec<Range<u64>>,
-}
-
-impl VerifyReport {
-    /// Says it, to a program or to people.
-    pub fn print(&self, json: bool) {
-        if json {
-            if let Ok(mut text) = serde_json::to_string_pretty(self) {
-                text.push('\n');
-                print_out(&text);
-            }
-            return;
-        }
-        for compared in &self.targets {
-            let what = match (compared.differing, compared.complete) {
-                (0, _) => "is the image".to_owned(),
-                (blocks, true) => format!("differs in {blocks} of {} blocks", compared.blocks),
-                (_, false) => "is another image".to_owned(),
-            };
-            let size = size(compared.size);
-            print_err(&format!("{} {what}, {size} compared", compared.target));
-        }
-    }
-}
-
-/// Most memory this process ever had in use, in bytes; `None` without /proc.
-pub fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 #[derive(Serialize)]
@@ -378,6 +152,8 @@ struct Inner {
     /// A bar stands on the terminal's last line.
     bar: bool,
     bundle: BundleReport,
+    /// The payloads, and where they go.
+    payload_reports: Vec<PayloadReport>,
     /// Of each target: whether it was written to.
     touched: Vec<Arc<AtomicBool>>,
     /// All targets are complete.
@@ -412,6 +188,7 @@ impl Reporter {
                 told: None,
                 bar: false,
                 bundle: BundleReport::default(),
+                payload_reports: Vec::new(),
                 touched: Vec::new(),
                 sealed: false,
             }),
@@ -449,6 +226,11 @@ impl Reporter {
         self.inner().bundle = bundle.clone();
     }
 
+    /// What the payloads are and where they go, for the same.
+    pub fn payloads(&self, payloads: &[PayloadReport]) {
+        self.inner().payload_reports = payloads.to_vec();
+    }
+
     /// A target, and the flag that tells whether it was written to.
     pub fn target(&self, touched: Arc<AtomicBool>) {
         self.inner().touched.push(touched);
@@ -473,7 +255,7 @@ impl Reporter {
             exit,
             error: Some(format!("interrupted by {signal}")),
             bundle: inner.bundle.clone(),
-            payloads: Vec::new(),
+            payloads: inner.payload_reports.clone(),
             blocks: counts.blocks(),
             bytes: counts.bytes(0, &self.counters),
             http: HttpReport::of(&self.counters),
@@ -840,41 +622,6 @@ fn fraction(part: u64, whole: u64) -> f64 {
     } else {
         (part as f64 / whole as f64).min(1.0)
     }
-}
-
-fn summary(report: &Report) -> String {
-    let Report {
-        blocks,
-        bytes,
-        http,
-        ..
-    } = report;
-    let targets: Vec<_> = report.payloads.iter().map(|p| p.target.as_str()).collect();
-    let mut text = format!(
-        "{} {} to {} in {:.2} s\n\
-         blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
-         bytes: {} fetched ({} of them index), {} seeded, {} kept",
-        report.result,
-        size(bytes.target),
-        targets.join(", "),
-        report.seconds.total,
-        blocks.total,
-        blocks.fetched,
-        blocks.seeded,
-        blocks.copied,
-        blocks.kept,
-        size(bytes.fetched),
-        size(bytes.index),
-        size(bytes.seeded),
-        size(bytes.kept),
-    );
-    if http.requests > 0 {
-        text += &format!(
-            "\nhttp: {} requests, {} connections, {} retries",
-            http.requests, http.connections, http.retries
-        );
-    }
-    text
 }
 
 #[cfg(test)]
