@@ -18,6 +18,7 @@ mod install;
 pub mod manual;
 #[cfg(feature = "pack")]
 mod pack;
+mod plan;
 #[cfg(feature = "pack")]
 mod sign;
 mod values;
@@ -35,15 +36,9 @@ use crate::error::{Error, Result};
 use crate::install::Options;
 use crate::report::Progress;
 
-/// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &[];
-
-/// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan"];
-
 /// Subcommands of this version.
 const SUBCOMMANDS: &[&str] = &[
-    "install", "inspect", "verify", "index", "pack", "sign", "estimate",
+    "install", "plan", "inspect", "verify", "index", "pack", "sign", "estimate",
 ];
 
 /// What the program is asked to do.
@@ -51,6 +46,8 @@ const SUBCOMMANDS: &[&str] = &[
 pub enum Command {
     /// Install a bundle.
     Install(Box<Install>),
+    /// Tell what an install would do.
+    Plan(Box<Plan>),
     /// Tell what a bundle is.
     Inspect(Box<Inspect>),
     /// Compare targets with a bundle.
@@ -92,6 +89,19 @@ pub struct Install {
     pub report: Option<PathBuf>,
     /// How progress is shown.
     pub progress: Progress,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
+}
+
+/// A plan, and how it is to be shown.
+#[derive(Debug)]
+pub struct Plan {
+    /// What to plan.
+    pub options: crate::install::planned::Options,
+    /// As JSON.
+    pub json: bool,
     /// Which messages are shown.
     pub level: log::LevelFilter,
     /// Where they are written to, as well.
@@ -157,6 +167,7 @@ struct Arguments {
 #[allow(clippy::large_enum_variant, reason = "there is one value of it")]
 enum Subcommand {
     Install(install::Arguments),
+    Plan(plan::Arguments),
     Inspect(inspect::Arguments),
     Verify(verify::Arguments),
     Index(index::Arguments),
@@ -181,7 +192,7 @@ pub fn parse(
         })
         .collect::<Result<Vec<_>>>()?;
     let (own, common) = flags(typed.first().map(String::as_str))?;
-    let (own, common, given) = match words::prepare(typed, own, common, variable)? {
+    let (own, common, given) = match words::prepare(typed, &own, &common, variable)? {
         Prepared::Version => {
             let version = env!("CARGO_PKG_VERSION");
             return Ok(Command::Print(format!("reflash {version}\n")));
@@ -201,12 +212,26 @@ fn command(
         .first()
         .filter(|word| SUBCOMMANDS.contains(&word.as_str()));
     let subcommand = subcommand.map(String::as_str);
-    let (parsed, common) = match (from::<Arguments>(own), from::<Common>(common)) {
+    let (own, of_install) = match subcommand {
+        Some("plan") => of_plan(own),
+        _ => (own.to_vec(), Vec::new()),
+    };
+    let (parsed, common) = match (from::<Arguments>(&own), from::<Common>(common)) {
         (Ok(parsed), Ok(common)) => (parsed, common),
         (Err(exit), _) | (_, Err(exit)) => return early(exit, subcommand),
     };
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, &common, variable),
+        Subcommand::Plan(arguments) => {
+            let bundle = ["--".to_owned(), arguments.bundle.clone()];
+            match from::<Arguments>(&[of_install, bundle.to_vec()].concat()) {
+                Ok(Arguments {
+                    command: Subcommand::Install(install),
+                }) => plan::plan(arguments, install, &common, variable),
+                Ok(_) => Err(Error::Internal("the words of an install are one")),
+                Err(exit) => early(exit, subcommand),
+            }
+        }
         Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
         Subcommand::Verify(arguments) => verify::verify(arguments, &common, variable),
         Subcommand::Index(arguments) => index::index(arguments),
@@ -219,6 +244,19 @@ fn command(
     }
 }
 
+/// The words of a plan in two: its own, and those of the install that it is about.
+fn of_plan(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let end = words.iter().position(|word| word == "--");
+    let (options, rest) = words.split_at(end.unwrap_or(words.len()));
+    let flags = |flags: &'static [FlagInfo<'static>]| flags.iter().collect::<Flags>();
+    let own = flags(plan::Arguments::get_args_info().flags);
+    let install = flags(install::Arguments::get_args_info().flags);
+    let (mut own, mut install) = words::split(options.to_vec(), &own, &install);
+    own.extend_from_slice(rest);
+    install.insert(0, "install".to_owned());
+    (own, install)
+}
+
 fn from<T: FromArgs>(words: &[String]) -> Result<T, EarlyExit> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     T::from_args(&["reflash"], &words)
@@ -228,8 +266,11 @@ fn from<T: FromArgs>(words: &[String]) -> Result<T, EarlyExit> {
 fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
     let EarlyExit { mut output, status } = exit;
     if status.is_ok() {
+        if subcommand == Some("plan") {
+            output += &common::list::<install::Arguments>("Options of install:");
+        }
         if subcommand.is_some_and(reads_bundles) {
-            output.push_str(&common::help());
+            output += &common::list::<Common>("Options of all that read a bundle:");
         }
         return Ok(Command::Print(output));
     }
@@ -247,7 +288,7 @@ fn likely(output: &str, subcommand: Option<&str>) -> String {
         return String::new();
     };
     let (own, common) = flags(subcommand).unwrap_or_default();
-    let options = own.iter().chain(common).map(|flag| flag.long);
+    let options = own.iter().chain(&common).map(|flag| flag.long);
     let known: Vec<&str> = match subcommand {
         Some(_) => options.collect(),
         None => SUBCOMMANDS.to_vec(),
@@ -260,42 +301,40 @@ fn reads_bundles(subcommand: &str) -> bool {
     !["index", "pack", "sign", "estimate"].contains(&subcommand)
 }
 
-type Flags = &'static [FlagInfo<'static>];
+type Flags = Vec<&'static FlagInfo<'static>>;
 
 /// The options of a subcommand: its own, and those that it shares with others.
 fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
-    let own: Flags = match subcommand {
-        Some("install") => install::Arguments::get_args_info().flags,
-        Some("inspect") => inspect::Arguments::get_args_info().flags,
-        Some("verify") => verify::Arguments::get_args_info().flags,
-        Some("index") => index::Arguments::get_args_info().flags,
+    let own: &[&'static [FlagInfo<'static>]] = match subcommand {
+        Some("install") => &[install::Arguments::get_args_info().flags],
+        Some("plan") => &[
+            plan::Arguments::get_args_info().flags,
+            install::Arguments::get_args_info().flags,
+        ],
+        Some("inspect") => &[inspect::Arguments::get_args_info().flags],
+        Some("verify") => &[verify::Arguments::get_args_info().flags],
+        Some("index") => &[index::Arguments::get_args_info().flags],
         #[cfg(feature = "pack")]
-        Some("pack") => pack::Arguments::get_args_info().flags,
+        Some("pack") => &[pack::Arguments::get_args_info().flags],
         #[cfg(feature = "pack")]
-        Some("sign") => sign::Arguments::get_args_info().flags,
+        Some("sign") => &[sign::Arguments::get_args_info().flags],
         #[cfg(feature = "pack")]
-        Some("estimate") => estimate::Arguments::get_args_info().flags,
+        Some("estimate") => &[estimate::Arguments::get_args_info().flags],
         #[cfg(not(feature = "pack"))]
         Some(word @ ("pack" | "sign" | "estimate")) => {
             return Err(Error::Usage(format!(
                 "this build has no {word}: it is for hosts, build it there"
             )))
         }
-        Some(word) if COMMANDS_NOT_YET.contains(&word) => {
-            return Err(Error::Usage(format!(
-                "this version has no {word} yet, only {}",
-                SUBCOMMANDS.join(", ")
-            )))
-        }
         _ => &[],
     };
     let common: Flags = match subcommand {
         Some(word) if SUBCOMMANDS.contains(&word) && reads_bundles(word) => {
-            Common::get_args_info().flags
+            Common::get_args_info().flags.iter().collect()
         }
-        _ => &[],
+        _ => Vec::new(),
     };
-    Ok((own, common))
+    Ok((own.iter().copied().flatten().collect(), common))
 }
 
 #[cfg(test)]
@@ -447,7 +486,7 @@ mod tests {
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),
             (&["verify", "b"], "with what?"),
-            (&["estimate", "b"], "no estimate yet"),
+            (&["plan", "b"], "where to?"),
             (&["frobnicate"], "frobnicate"),
             (&[], "--help lists"),
         ] {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Index, Inspect, Install, Verify};
+use reflash::args::{self, Command, Index, Inspect, Install, Plan, Verify};
 use reflash::error::Error;
 use reflash::http::Counters;
 use reflash::notify::Manager;
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Command::Install(install)) => return run_install(&install),
+        Ok(Command::Plan(plan)) => return run_plan(&plan),
         Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
         Ok(Command::Index(index)) => run_index(&index),
         Ok(Command::Verify(verify)) => return run_verify(&verify),
@@ -95,6 +96,25 @@ fn run_install(install: &Install) -> ExitCode {
             let bundle = install.options.bundle.shown();
             fail(&error, Some(&bundle), report.target_touched)
         }
+    }
+}
+
+fn run_plan(plan: &Plan) -> ExitCode {
+    let counters = Arc::new(Counters::default());
+    let reporter = match reporter(Progress::None, &counters, plan.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
+    reporter.install_logger(plan.level);
+    let (told, result) = reflash::install::planned::plan(&plan.options, &reporter, &counters);
+    if plan.json {
+        report::print_json(&told);
+    } else if result.is_ok() {
+        report::print_out(&told.to_string());
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, Some(&plan.options.install.bundle.shown()), false),
     }
 }
 

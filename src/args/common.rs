@@ -109,19 +109,16 @@ pub(super) struct Common {
     pub(super) quiet: bool,
 }
 
-/// The part of the help that tells of them.
-pub(super) fn help() -> String {
-    let Err(exit) = Common::from_args(&["reflash"], &["--help"]) else {
+/// The part of a help that lists options, under a title.
+pub(super) fn list<T: FromArgs>(title: &str) -> String {
+    let Err(exit) = T::from_args(&["reflash"], &["--help"]) else {
         return String::new();
     };
     let list = exit.output.lines();
     let list = list.skip_while(|line| *line != "Options:").skip(1);
     let list = list.take_while(|line| !line.trim_start().starts_with("--help"));
     let lines: Vec<&str> = list.collect();
-    format!(
-        "\nOptions of all that read a bundle:\n{}\n",
-        lines.join("\n")
-    )
+    format!("\n{title}\n{}\n", lines.join("\n"))
 }
 
 /// The roots of these files, if there are any.

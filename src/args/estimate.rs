@@ -13,6 +13,7 @@ use super::{Command, Estimate};
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
 use crate::estimate::{Options, CHUNKERS};
+use crate::install::WORKERS;
 use crate::link::Link;
 
 /// Tell what an update from one image to another would cost: bytes, requests and seconds, by
@@ -50,7 +51,7 @@ pub(super) struct Arguments {
     rtt: Seconds,
 
     /// connections, default 8
-    #[argh(option, default = "Count(8)")]
+    #[argh(option, default = "Count(WORKERS)")]
     workers: Count,
 
     /// one JSON object in place of a table

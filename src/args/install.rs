@@ -12,7 +12,7 @@ use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};
-use crate::install::{Options, Targets, MEMORY};
+use crate::install::{Options, Targets, MEMORY, WORKERS};
 use crate::report::Progress;
 use crate::seed;
 
@@ -75,7 +75,7 @@ pub(super) struct Arguments {
     insecure_allow_missing_block_index: bool,
 
     /// connections, default 8
-    #[argh(option, default = "Count(8)")]
+    #[argh(option, default = "Count(WORKERS)")]
     workers: Count,
 
     /// budget for bytes in flight, default 32M

@@ -6,7 +6,7 @@
 use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo, FlagInfoKind, Optionality};
 
 use super::common::Common;
-use super::{reads_bundles, Arguments};
+use super::{install, reads_bundles, Arguments};
 
 /// Options whose value is one of a few words.
 const CHOICES: [(&str, &str); 4] = [
@@ -60,7 +60,12 @@ fn entries() -> Vec<Entry> {
             } else {
                 &[]
             };
-            let flags = subcommand.command.flags.iter().chain(common);
+            // What can be planned can be said of it.
+            let install: &'static [FlagInfo<'static>] = match subcommand.name {
+                "plan" => install::Arguments::get_args_info().flags,
+                _ => &[],
+            };
+            let flags = subcommand.command.flags.iter().chain(install).chain(common);
             Entry {
                 flags: flags.filter(|flag| !flag.hidden).collect(),
                 info: subcommand.command,

@@ -8,7 +8,6 @@ use std::ffi::OsString;
 
 use argh::{FlagInfo, FlagInfoKind, Optionality};
 
-use super::NOT_YET;
 use crate::error::{Error, Result};
 
 /// Words that differ in more letters mean something else.
@@ -59,11 +58,11 @@ impl Given {
 /// Prepares the words of a subcommand that has these options of its own, and shares those.
 pub(super) fn prepare(
     typed: Vec<String>,
-    own: &[FlagInfo<'_>],
-    common: &[FlagInfo<'_>],
+    own: &[&FlagInfo<'_>],
+    common: &[&FlagInfo<'_>],
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Prepared> {
-    let flags = || own.iter().chain(common);
+    let flags = || own.iter().chain(common).copied();
     let flag = |name: &str| flags().find(|flag| flag.long == name);
     let takes_value = |word: &str| {
         flags().any(|flag| is_named(flag, word) && matches!(flag.kind, FlagInfoKind::Option { .. }))
@@ -81,8 +80,6 @@ pub(super) fn prepare(
         } else if word == "-" {
             // argh takes it for an option unless it stands behind `--`.
             positionals_only.push(word);
-        } else if NOT_YET.contains(&word.split('=').next().unwrap_or_default()) {
-            return Err(Error::Usage(format!("this version has no {word} yet")));
         } else if let Some((name, value)) = word
             .split_once('=')
             .filter(|(name, _)| name.starts_with("--"))
@@ -183,15 +180,15 @@ fn is_named(flag: &FlagInfo<'_>, word: &str) -> bool {
 }
 
 /// Sets the words of common options apart. Values stand behind their options by now.
-fn split(
+pub(super) fn split(
     words: Vec<String>,
-    own: &[FlagInfo<'_>],
-    common: &[FlagInfo<'_>],
+    own: &[&FlagInfo<'_>],
+    common: &[&FlagInfo<'_>],
 ) -> (Vec<String>, Vec<String>) {
     let mut split = (Vec::new(), Vec::new());
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
-        let find = |flags: &[FlagInfo<'_>]| {
+        let find = |flags: &[&FlagInfo<'_>]| {
             let flag = flags.iter().find(|flag| is_named(flag, &word));
             flag.map(|flag| matches!(flag.kind, FlagInfoKind::Option { .. }))
         };

@@ -35,6 +35,8 @@ mod devices;
 mod golden;
 // Installs that go well, or end as they should: seeds, encodings, requests, targets.
 mod install;
+// What an install would do, against what it does.
+mod plan;
 // Bad networks and servers: a table of faults against exit, requests, bytes and target.
 mod faults;
 // Requests that are sent before the answers to earlier ones are in, to servers good and bad.
@@ -65,6 +67,8 @@ mod sign;
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
+// Progress on terminals, in logs, to the service manager; the log file.
+mod terminal;
 // What people read when something is wrong: transcripts of runs.
 mod messages;
 // The manual page and the completions of shells.

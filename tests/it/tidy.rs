@@ -75,8 +75,9 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     (
         "install",
         &[
-            "bundle", "busy", "device", "error", "fetch", "hash", "http", "old", "open", "plan",
-            "readback", "remote", "report", "retry", "rugix", "seed", "unpack", "write",
+            "bundle", "busy", "device", "error", "fetch", "hash", "http", "link", "old", "open",
+            "plan", "readback", "remote", "report", "retry", "rugix", "seed", "terminal", "unpack",
+            "write",
         ],
     ),
     // It only compares.
@@ -148,7 +149,17 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("rustix", &["device", "report"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
-    ("serde", &["report", "pack", "inspect", "index", "estimate"]),
+    (
+        "serde",
+        &[
+            "report",
+            "pack",
+            "inspect",
+            "index",
+            "estimate",
+            "install/planned",
+        ],
+    ),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),
