@@ -123,9 +123,17 @@ boot-test: ## boots x86_64 and aarch64 in an emulator: install, power cut, resum
 test-packaging: ## what is in cross/boot: the script in several shells, images built with it
 	REFLASH=$(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash cross/boot/test.sh
 
+.PHONY: docs
+docs: ## the manual page and the completions of bash, zsh and fish, into target/docs
+	$(CARGO) run --locked --release --example docs -- $(BUILD)/docs
+
 .PHONY: install
-install: all ## the binary into $(DESTDIR)$(prefix)/bin
+install: all docs ## binary, manual page and completions below $(DESTDIR)$(prefix)
 	install -D -m 755 $(BUILD)/release/reflash $(DESTDIR)$(prefix)/bin/reflash
+	install -D -m 644 $(BUILD)/docs/reflash.1 $(DESTDIR)$(prefix)/share/man/man1/reflash.1
+	install -D -m 644 $(BUILD)/docs/reflash.bash $(DESTDIR)$(prefix)/share/bash-completion/completions/reflash
+	install -D -m 644 $(BUILD)/docs/_reflash $(DESTDIR)$(prefix)/share/zsh/site-functions/_reflash
+	install -D -m 644 $(BUILD)/docs/reflash.fish $(DESTDIR)$(prefix)/share/fish/vendor_completions.d/reflash.fish
 
 .PHONY: clean
 clean: ## remove all that was built, the cross tools included

@@ -10,10 +10,17 @@
 
 mod access;
 mod common;
+#[cfg(feature = "pack")]
+mod estimate;
+mod index;
 mod inspect;
 mod install;
+pub mod manual;
 #[cfg(feature = "pack")]
 mod pack;
+mod plan;
+#[cfg(feature = "pack")]
+mod sign;
 mod values;
 mod verify;
 mod words;
@@ -29,27 +36,33 @@ use crate::error::{Error, Result};
 use crate::install::Options;
 use crate::report::Progress;
 
-/// Options of later versions, so that a script learns that and not that it mistyped.
-const NOT_YET: &[&str] = &[];
-
-/// Subcommands of later versions.
-const COMMANDS_NOT_YET: &[&str] = &["plan", "index", "estimate"];
-
 /// Subcommands of this version.
-const SUBCOMMANDS: &[&str] = &["install", "inspect", "verify", "pack"];
+const SUBCOMMANDS: &[&str] = &[
+    "install", "plan", "inspect", "verify", "index", "pack", "sign", "estimate",
+];
 
 /// What the program is asked to do.
 #[derive(Debug)]
 pub enum Command {
     /// Install a bundle.
     Install(Box<Install>),
+    /// Tell what an install would do.
+    Plan(Box<Plan>),
     /// Tell what a bundle is.
     Inspect(Box<Inspect>),
     /// Compare targets with a bundle.
     Verify(Box<Verify>),
+    /// Make the block index of an image.
+    Index(Box<Index>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
     Pack(Box<crate::pack::Options>),
+    /// Prepare a bundle for a signature, or add one.
+    #[cfg(feature = "pack")]
+    Sign(Box<crate::sign::Options>),
+    /// Tell what an update would cost.
+    #[cfg(feature = "pack")]
+    Estimate(Box<Estimate>),
     /// Print a text for which the user asked.
     Print(String),
 }
@@ -63,6 +76,8 @@ pub struct Verify {
     pub json: bool,
     /// Which messages are shown.
     pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
 }
 
 /// An install, and how it is to be reported.
@@ -76,6 +91,21 @@ pub struct Install {
     pub progress: Progress,
     /// Which messages are shown.
     pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
+}
+
+/// A plan, and how it is to be shown.
+#[derive(Debug)]
+pub struct Plan {
+    /// What to plan.
+    pub options: crate::install::planned::Options,
+    /// As JSON.
+    pub json: bool,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
 }
 
 /// An inspection, and how it is to be shown.
@@ -87,6 +117,29 @@ pub struct Inspect {
     pub json: bool,
     /// Which messages are shown.
     pub level: log::LevelFilter,
+    /// Where they are written to, as well.
+    pub log: Option<PathBuf>,
+}
+
+/// Making a block index, and how that is told.
+#[derive(Debug)]
+pub struct Index {
+    /// What to index.
+    pub options: crate::index::Options,
+    /// As JSON.
+    pub json: bool,
+    /// Not at all.
+    pub quiet: bool,
+}
+
+/// An estimate, and how it is to be shown.
+#[cfg(feature = "pack")]
+#[derive(Debug)]
+pub struct Estimate {
+    /// What to estimate.
+    pub options: crate::estimate::Options,
+    /// As JSON.
+    pub json: bool,
 }
 
 /// Install Rugix update bundles, downloading only the blocks that are not there yet.
@@ -114,10 +167,16 @@ struct Arguments {
 #[allow(clippy::large_enum_variant, reason = "there is one value of it")]
 enum Subcommand {
     Install(install::Arguments),
+    Plan(plan::Arguments),
     Inspect(inspect::Arguments),
     Verify(verify::Arguments),
+    Index(index::Arguments),
     #[cfg(feature = "pack")]
     Pack(pack::Arguments),
+    #[cfg(feature = "pack")]
+    Sign(sign::Arguments),
+    #[cfg(feature = "pack")]
+    Estimate(estimate::Arguments),
 }
 
 /// Parses the arguments behind the program's name; `variable` looks up the environment.
@@ -133,28 +192,69 @@ pub fn parse(
         })
         .collect::<Result<Vec<_>>>()?;
     let (own, common) = flags(typed.first().map(String::as_str))?;
-    let (own, common) = match words::prepare(typed, own, common, variable)? {
+    let (own, common, given) = match words::prepare(typed, &own, &common, variable)? {
         Prepared::Version => {
             let version = env!("CARGO_PKG_VERSION");
             return Ok(Command::Print(format!("reflash {version}\n")));
         }
-        Prepared::Arguments { own, common } => (own, common),
+        Prepared::Arguments { own, common, given } => (own, common, given),
     };
+    command(&own, &common, variable).map_err(|error| given.named(error))
+}
+
+/// What the prepared words mean.
+fn command(
+    own: &[String],
+    common: &[String],
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Command> {
     let subcommand = own
         .first()
         .filter(|word| SUBCOMMANDS.contains(&word.as_str()));
     let subcommand = subcommand.map(String::as_str);
-    let (parsed, common) = match (from::<Arguments>(&own), from::<Common>(&common)) {
+    let (own, of_install) = match subcommand {
+        Some("plan") => of_plan(own),
+        _ => (own.to_vec(), Vec::new()),
+    };
+    let (parsed, common) = match (from::<Arguments>(&own), from::<Common>(common)) {
         (Ok(parsed), Ok(common)) => (parsed, common),
         (Err(exit), _) | (_, Err(exit)) => return early(exit, subcommand),
     };
     match parsed.command {
         Subcommand::Install(arguments) => install::install(arguments, &common, variable),
+        Subcommand::Plan(arguments) => {
+            let bundle = ["--".to_owned(), arguments.bundle.clone()];
+            match from::<Arguments>(&[of_install, bundle.to_vec()].concat()) {
+                Ok(Arguments {
+                    command: Subcommand::Install(install),
+                }) => plan::plan(arguments, install, &common, variable),
+                Ok(_) => Err(Error::Internal("the words of an install are one")),
+                Err(exit) => early(exit, subcommand),
+            }
+        }
         Subcommand::Inspect(arguments) => inspect::inspect(arguments, &common, variable),
         Subcommand::Verify(arguments) => verify::verify(arguments, &common, variable),
+        Subcommand::Index(arguments) => index::index(arguments),
         #[cfg(feature = "pack")]
         Subcommand::Pack(arguments) => pack::pack(arguments),
+        #[cfg(feature = "pack")]
+        Subcommand::Sign(arguments) => sign::sign(arguments),
+        #[cfg(feature = "pack")]
+        Subcommand::Estimate(arguments) => estimate::estimate(arguments),
     }
+}
+
+/// The words of a plan in two: its own, and those of the install that it is about.
+fn of_plan(words: &[String]) -> (Vec<String>, Vec<String>) {
+    let end = words.iter().position(|word| word == "--");
+    let (options, rest) = words.split_at(end.unwrap_or(words.len()));
+    let flags = |flags: &'static [FlagInfo<'static>]| flags.iter().collect::<Flags>();
+    let own = flags(plan::Arguments::get_args_info().flags);
+    let install = flags(install::Arguments::get_args_info().flags);
+    let (mut own, mut install) = words::split(options.to_vec(), &own, &install);
+    own.extend_from_slice(rest);
+    install.insert(0, "install".to_owned());
+    (own, install)
 }
 
 fn from<T: FromArgs>(words: &[String]) -> Result<T, EarlyExit> {
@@ -166,54 +266,75 @@ fn from<T: FromArgs>(words: &[String]) -> Result<T, EarlyExit> {
 fn early(exit: EarlyExit, subcommand: Option<&str>) -> Result<Command> {
     let EarlyExit { mut output, status } = exit;
     if status.is_ok() {
+        if subcommand == Some("plan") {
+            output += &common::list::<install::Arguments>("Options of install:");
+        }
         if subcommand.is_some_and(reads_bundles) {
-            output.push_str(&common::help());
+            output += &common::list::<Common>("Options of all that read a bundle:");
         }
         return Ok(Command::Print(output));
     }
     Err(Error::Usage(format!(
-        "{}\nhint: reflash {}--help lists what there is",
-        output.trim().replace('\n', " "),
+        "{}\nhint: {}reflash {}--help lists what there is",
+        words::refused(&output),
+        likely(&output, subcommand),
         subcommand.map_or(String::new(), |word| format!("{word} ")),
     )))
 }
 
-/// Subcommands that read a bundle have the common options.
-fn reads_bundles(subcommand: &str) -> bool {
-    subcommand != "pack"
+/// What was meant by a word that there is not, if that is likely.
+fn likely(output: &str, subcommand: Option<&str>) -> String {
+    let Some(word) = output.trim().strip_prefix("Unrecognized argument: ") else {
+        return String::new();
+    };
+    let (own, common) = flags(subcommand).unwrap_or_default();
+    let options = own.iter().chain(&common).map(|flag| flag.long);
+    let known: Vec<&str> = match subcommand {
+        Some(_) => options.collect(),
+        None => SUBCOMMANDS.to_vec(),
+    };
+    words::nearest(word, &known).map_or(String::new(), |meant| format!("is it {meant}? "))
 }
 
-type Flags = &'static [FlagInfo<'static>];
+/// Subcommands that read a bundle have the common options.
+fn reads_bundles(subcommand: &str) -> bool {
+    !["index", "pack", "sign", "estimate"].contains(&subcommand)
+}
+
+type Flags = Vec<&'static FlagInfo<'static>>;
 
 /// The options of a subcommand: its own, and those that it shares with others.
 fn flags(subcommand: Option<&str>) -> Result<(Flags, Flags)> {
-    let own: Flags = match subcommand {
-        Some("install") => install::Arguments::get_args_info().flags,
-        Some("inspect") => inspect::Arguments::get_args_info().flags,
-        Some("verify") => verify::Arguments::get_args_info().flags,
+    let own: &[&'static [FlagInfo<'static>]] = match subcommand {
+        Some("install") => &[install::Arguments::get_args_info().flags],
+        Some("plan") => &[
+            plan::Arguments::get_args_info().flags,
+            install::Arguments::get_args_info().flags,
+        ],
+        Some("inspect") => &[inspect::Arguments::get_args_info().flags],
+        Some("verify") => &[verify::Arguments::get_args_info().flags],
+        Some("index") => &[index::Arguments::get_args_info().flags],
         #[cfg(feature = "pack")]
-        Some("pack") => pack::Arguments::get_args_info().flags,
+        Some("pack") => &[pack::Arguments::get_args_info().flags],
+        #[cfg(feature = "pack")]
+        Some("sign") => &[sign::Arguments::get_args_info().flags],
+        #[cfg(feature = "pack")]
+        Some("estimate") => &[estimate::Arguments::get_args_info().flags],
         #[cfg(not(feature = "pack"))]
-        Some("pack") => {
-            return Err(Error::Usage(
-                "this build has no pack: it is for hosts, build it there".into(),
-            ))
-        }
-        Some(word) if COMMANDS_NOT_YET.contains(&word) => {
+        Some(word @ ("pack" | "sign" | "estimate")) => {
             return Err(Error::Usage(format!(
-                "this version has no {word} yet, only {}",
-                SUBCOMMANDS.join(", ")
+                "this build has no {word}: it is for hosts, build it there"
             )))
         }
         _ => &[],
     };
     let common: Flags = match subcommand {
         Some(word) if SUBCOMMANDS.contains(&word) && reads_bundles(word) => {
-            Common::get_args_info().flags
+            Common::get_args_info().flags.iter().collect()
         }
-        _ => &[],
+        _ => Vec::new(),
     };
-    Ok((own, common))
+    Ok((own.iter().copied().flatten().collect(), common))
 }
 
 #[cfg(test)]
@@ -365,7 +486,7 @@ mod tests {
             (&["install", "b", "--target"], "target"),
             (&["install"], "bundle"),
             (&["verify", "b"], "with what?"),
-            (&["estimate", "b"], "no estimate yet"),
+            (&["plan", "b"], "where to?"),
             (&["frobnicate"], "frobnicate"),
             (&[], "--help lists"),
         ] {

@@ -175,6 +175,16 @@ pub struct Care {
     pub hold_back: bool,
 }
 
+impl Default for Care {
+    /// All of it.
+    fn default() -> Self {
+        Self {
+            force: false,
+            hold_back: true,
+        }
+    }
+}
+
 impl Target {
     /// Checks and opens a target. Changes nothing; a regular file that does not exist is created
     /// with the first write.

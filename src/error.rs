@@ -285,6 +285,9 @@ impl Error {
             Self::NotABundle { looks_like, .. } if *looks_like == HTML => {
                 Some("is there a login page in the way, or a link to a page about the file?")
             }
+            Self::NotABundle { looks_like, .. } if looks_like.contains("image") => {
+                Some("reflash pack makes a bundle of an image, as Rugix's bundler does")
+            }
             Self::BundleFile { source, path, .. }
                 if source.kind() == io::ErrorKind::NotFound && path.as_os_str() != "-" =>
             {

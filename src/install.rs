@@ -6,6 +6,7 @@
 //! beginning; only when all of them are verified and synced are the targets sealed.
 
 mod after;
+pub mod planned;
 mod targets;
 
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Payload};
+use crate::bundle::{Delivery, Entry, Header, Payload};
 use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
@@ -64,6 +65,12 @@ struct Shares {
     /// For what is saved of the target's old content.
     saved: u64,
 }
+
+/// Connections where no number is given.
+pub const WORKERS: usize = 8;
+
+/// The memory budget where none is given.
+pub const MEMORY: u64 = 32 << 20;
 
 impl Shares {
     fn new(memory: u64, old: &Old) -> Self {
@@ -122,6 +129,28 @@ pub struct Options {
     pub merge: bool,
 }
 
+impl Options {
+    /// What the command line does where it is told no more than this.
+    pub fn new(bundle: Location, trust: Trust, targets: Targets) -> Self {
+        Self {
+            bundle,
+            access: Access::default(),
+            trust,
+            targets,
+            care: Care::default(),
+            seeds: Vec::new(),
+            target_seed: true,
+            verify: false,
+            discard: false,
+            write_index: None,
+            allow_missing_index: false,
+            workers: WORKERS,
+            memory: MEMORY,
+            merge: true,
+        }
+    }
+}
+
 /// Installs a bundle. The report tells what was done, also after a failure.
 pub fn install(
     options: &Options,
@@ -144,19 +173,7 @@ pub fn install_on(
     open: OpenTarget<'_>,
 ) -> (Report, Result<()>) {
     let started = Instant::now();
-    let mut run = Run {
-        options,
-        open,
-        reporter,
-        counters,
-        counts: Counts::default(),
-        seconds: SecondsReport::default(),
-        bundle: BundleReport::default(),
-        payloads: Vec::new(),
-        written: Vec::new(),
-        payload_count: 0,
-        touched: false,
-    };
+    let mut run = Run::new(options, open, reporter, counters);
     reporter.start(&options.bundle.shown());
     let result = run.run();
     run.seconds.total = started.elapsed().as_secs_f64();
@@ -260,6 +277,40 @@ struct Written {
     target: usize,
 }
 
+/// Everything that is known before anything is written.
+struct Prepared {
+    opening: Opening,
+    /// The workers' clients; none where the bundle is read by one read position.
+    clients: Vec<Client>,
+    seeds: Vec<Seed>,
+    shape: Shape,
+    /// What is decided of each payload, where the bundle can be read out of order.
+    decided: VecDeque<Decided>,
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        options: &'a Options,
+        open: OpenTarget<'a>,
+        reporter: &'a Reporter,
+        counters: &'a Arc<Counters>,
+    ) -> Self {
+        Self {
+            options,
+            open,
+            reporter,
+            counters,
+            counts: Counts::default(),
+            seconds: SecondsReport::default(),
+            bundle: BundleReport::default(),
+            payloads: Vec::new(),
+            written: Vec::new(),
+            payload_count: 0,
+            touched: false,
+        }
+    }
+}
+
 impl Run<'_> {
     fn run(&mut self) -> Result<()> {
         let mut targets = targets::open(self.options, self.open, self.reporter)?;
@@ -275,7 +326,10 @@ impl Run<'_> {
         let start = Instant::now();
         let opened = self.open();
         self.seconds.open = start.elapsed().as_secs_f64();
-        let (opening, destinations) = opened?;
+        let (mut opening, destinations) = opened?;
+        opening
+            .cursor()
+            .open_ahead(self.options.workers.saturating_sub(1));
         self.install_all(opening, &destinations, targets)?;
         let start = Instant::now();
         let sealed = targets.iter_mut().try_for_each(Target::seal);
@@ -307,20 +361,21 @@ impl Run<'_> {
         self.bundle.size = opening.cursor().size();
         self.bundle.hash = Some(opening.header().hash.to_string());
         self.reporter.bundle(&self.bundle);
-        opening
-            .cursor()
-            .open_ahead(options.workers.saturating_sub(1));
         let destinations = destinations(opening.header(), &options.targets)?;
         self.payload_count = destinations.len();
+        self.payloads = payloads(opening.header(), &destinations, &options.targets);
+        self.reporter.payloads(&self.payloads);
         Ok((opening, destinations))
     }
 
-    fn install_all(
+    /// Reads all headers, finds out what is there, and decides what to do; refuses what can be
+    /// refused. Nothing is written.
+    fn prepare(
         &mut self,
         mut opening: Opening,
         destinations: &[usize],
         targets: &mut [Target],
-    ) -> Result<()> {
+    ) -> Result<Prepared> {
         let start = Instant::now();
         let mut ahead = VecDeque::new();
         if opening.cursor().jumps() {
@@ -335,7 +390,7 @@ impl Run<'_> {
             // It has a connection already: the first worker gets it.
             clients.insert(0, client);
         }
-        let mut seeds = seed::open(&self.options.seeds, targets);
+        let seeds = seed::open(&self.options.seeds, targets);
         let shape = self.shape(!clients.is_empty());
         // Where everything is known ahead, all is decided before anything is written.
         let mut decided = VecDeque::new();
@@ -343,12 +398,34 @@ impl Run<'_> {
             let target = targets.get(*destination);
             decided.push_back(self.decide(opened, &seeds, target, &shape));
         }
-        self.check_download(&decided, !clients.is_empty())?;
+        self.check_download(&decided)?;
         for (decided, destination) in decided.iter().zip(destinations) {
             if let Some(target) = targets.get(*destination) {
                 target.require(decided.plan.least_size)?;
             }
         }
+        Ok(Prepared {
+            opening,
+            clients,
+            seeds,
+            shape,
+            decided,
+        })
+    }
+
+    fn install_all(
+        &mut self,
+        opening: Opening,
+        destinations: &[usize],
+        targets: &mut [Target],
+    ) -> Result<()> {
+        let Prepared {
+            mut opening,
+            mut clients,
+            mut seeds,
+            shape,
+            mut decided,
+        } = self.prepare(opening, destinations, targets)?;
         let entries = opening.header().entries.clone();
         for (entry, destination) in entries.iter().zip(destinations) {
             let next = match decided.pop_front() {
@@ -436,13 +513,14 @@ impl Run<'_> {
     }
 
     /// Adds up what is to be received in all, and refuses to begin if the user allows less.
-    fn check_download(&mut self, decided: &VecDeque<Decided>, has_workers: bool) -> Result<()> {
+    fn check_download(&mut self, decided: &VecDeque<Decided>) -> Result<()> {
         let last = decided.len().saturating_sub(1);
         let planned: u64 = decided
             .iter()
             .enumerate()
             .map(|(number, decided)| {
-                let wanted = number == last && has_workers && !decided.plan.spans.is_empty();
+                // With its last data the end of the bundle is read, one way or another.
+                let wanted = number == last && !decided.plan.spans.is_empty();
                 let closing = self.closing(&decided.opened.payload, wanted);
                 let spans = with_closing(&decided.plan.spans, closing.as_ref());
                 missing(&spans, &decided.opened)
@@ -591,15 +669,9 @@ impl Run<'_> {
             self.seconds.sync += start.elapsed().as_secs_f64();
             right?;
         }
-        self.payloads.push(PayloadReport {
-            slot: match &entry.delivery {
-                Delivery::Slot(name) => name.clone(),
-                _ => return Err(Error::Internal("only slot payloads are installed")),
-            },
-            target: target.path().display().to_string(),
-            size: target.position(),
-            digest: entry.digest.to_string(),
-        });
+        if let Some(known) = self.payloads.get_mut(payload.number) {
+            known.size = target.position();
+        }
         if self.options.verify || self.options.write_index.is_some() {
             self.written.push(Written {
                 payload,
@@ -612,14 +684,8 @@ impl Run<'_> {
     }
 
     fn shape(&self, has_workers: bool) -> Shape {
-        let stored = self.options.memory / STORED_SHARE;
-        let share = stored / (2 * self.options.workers.max(1) as u64);
-        Shape {
-            max_span: share.clamp(MIN_SPAN, MAX_SPAN),
-            merge: self.options.merge,
-            // Reading through gaps saves requests; a cursor makes none.
-            gaps: has_workers,
-        }
+        let options = self.options;
+        shape(options.memory, options.workers, options.merge, has_workers)
     }
 
     fn report(self, error: Option<&Error>) -> Report {
@@ -644,6 +710,41 @@ impl Run<'_> {
             target_touched: self.touched,
         }
     }
+}
+
+/// The shape of spans under a memory budget, for so many workers.
+pub fn shape(memory: u64, workers: usize, merge: bool, has_workers: bool) -> Shape {
+    let stored = memory / STORED_SHARE;
+    let share = stored / (2 * workers.max(1) as u64);
+    Shape {
+        max_span: share.clamp(MIN_SPAN, MAX_SPAN),
+        merge,
+        // Reading through gaps saves requests; a cursor makes none.
+        gaps: has_workers,
+    }
+}
+
+/// The payloads of a bundle and where they go, as the report has them. Their sizes are known later.
+fn payloads(header: &Header, destinations: &[usize], targets: &Targets) -> Vec<PayloadReport> {
+    let target = |number: usize| match targets {
+        Targets::One(path) => Some(path.as_path()),
+        Targets::Slots(slots) => slots.get(number).map(|(_, path)| path.as_path()),
+    };
+    header
+        .entries
+        .iter()
+        .zip(destinations)
+        .map(|(entry, number)| PayloadReport {
+            slot: match &entry.delivery {
+                Delivery::Slot(name) => name.clone(),
+                // They are refused before.
+                _ => String::new(),
+            },
+            target: target(*number).map_or(String::new(), |path| path.display().to_string()),
+            size: 0,
+            digest: entry.digest.to_string(),
+        })
+        .collect()
 }
 
 /// Bytes of spans that did not come along with the payload's header.

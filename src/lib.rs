@@ -24,7 +24,57 @@
 //! command line. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
 //! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below),
 //! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
-//! [`busy`] and [`old`] (the target), [`error`].
+//! [`busy`] and [`old`] (the target), [`error`]. [`mod@index`] makes block
+//! indexes of an [`image`], into an [`output`] that is whole or not there. [`link`] reckons how long a
+//! download takes; [`terminal`] and [`notify`] are what [`report`] says it with.
+//!
+//! # Embedding
+//!
+//! The program is a thin shell around [`install::install`]: options in, a report out, and a
+//! [`report::Reporter`] that is told on the way. [`install::planned::plan`] takes the same options.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use reflash::http::Counters;
+//! use reflash::install::{install, Options, Targets};
+//! use reflash::open::Trust;
+//! use reflash::remote::Location;
+//! use reflash::report::{Progress, Reporter};
+//! use reflash::seed;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("reflash-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let [old, new, bundle, target] = ["old", "new", "bundle", "target"].map(|name| folder.join(name));
+//! # std::fs::write(&old, vec![7; 500_000])?;
+//! # std::fs::write(&new, vec![7; 400_000])?;
+//! # let packed = reflash::pack::pack(&reflash::pack::Options::new(&new, &bundle))?;
+//! # let (url, hash) = (bundle.display().to_string(), packed.hash);
+//! // `url` is what a user would type, `hash` a digest that came by a way that is trusted.
+//! let mut options = Options::new(
+//!     Location::parse(&url),
+//!     Trust::Hash(hash),
+//!     Targets::One(target.clone()),
+//! );
+//! options.seeds.push(seed::Spec { path: old, index: None });
+//! options.verify = true;
+//!
+//! let counters = Arc::new(Counters::default());
+//! // `Progress::Json` and the others write to standard output and error; this is quiet.
+//! let reporter = Reporter::new(Progress::None, counters.clone());
+//! let (report, result) = install(&options, &reporter, &counters);
+//! // The report is there in any case: what was fetched, reused, written, touched.
+//! println!("{}: {} bytes fetched", report.result, report.bytes.fetched);
+//! if let Err(error) = result {
+//!     eprintln!("{error}; exit {}", error.class().exit_code());
+//! }
+//! # assert_eq!(report.result, "installed", "{:?}", report.error);
+//! # assert_eq!(std::fs::read(&target)?, std::fs::read(&new)?);
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # Threads
 //!
@@ -67,14 +117,21 @@ pub mod clock;
 pub mod connect;
 pub mod device;
 pub mod error;
+#[cfg(feature = "pack")]
+pub mod estimate;
 pub mod fetch;
 pub mod hash;
 pub mod http;
+pub mod image;
+pub mod index;
 pub mod inspect;
 pub mod install;
+pub mod link;
+pub mod notify;
 pub mod old;
 pub mod open;
 pub mod ordered;
+pub mod output;
 #[cfg(feature = "pack")]
 pub mod pack;
 pub mod plan;
@@ -86,7 +143,10 @@ pub mod retry;
 pub mod rugix;
 pub mod scan;
 pub mod seed;
+#[cfg(feature = "pack")]
+pub mod sign;
 pub mod stlv;
+pub mod terminal;
 pub mod tls;
 pub mod trust;
 pub mod unpack;

@@ -1,13 +1,14 @@
 //! The `reflash` command: parse, start the reporter, run, turn the result into an exit code.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Inspect, Install, Verify};
+use reflash::args::{self, Command, Index, Inspect, Install, Plan, Verify};
 use reflash::error::Error;
 use reflash::http::Counters;
+use reflash::notify::Manager;
 use reflash::report::{self, Progress, Report, Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -28,10 +29,16 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Command::Install(install)) => return run_install(&install),
+        Ok(Command::Plan(plan)) => return run_plan(&plan),
         Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
+        Ok(Command::Index(index)) => run_index(&index),
         Ok(Command::Verify(verify)) => return run_verify(&verify),
         #[cfg(feature = "pack")]
         Ok(Command::Pack(options)) => run_pack(&options),
+        #[cfg(feature = "pack")]
+        Ok(Command::Sign(options)) => run_sign(&options),
+        #[cfg(feature = "pack")]
+        Ok(Command::Estimate(estimate)) => run_estimate(&estimate),
         Err(error) => Err(error),
     };
     match result {
@@ -40,9 +47,31 @@ fn main() -> ExitCode {
     }
 }
 
+/// The reporter, and all that it is to tell besides the terminal.
+fn reporter(
+    progress: Progress,
+    counters: &Arc<Counters>,
+    log: Option<&Path>,
+) -> Result<Arc<Reporter>, Error> {
+    if let Some(path) = log {
+        report::log_to(path)?;
+    }
+    let reporter = Reporter::new(progress, counters.clone());
+    if let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|a| !a.is_empty()) {
+        match Manager::at(&address) {
+            Ok(manager) => reporter.tell(manager),
+            Err(error) => report::print_err(&format!("warning: NOTIFY_SOCKET: {error}")),
+        }
+    }
+    Ok(Arc::new(reporter))
+}
+
 fn run_install(install: &Install) -> ExitCode {
     let counters = Arc::new(Counters::default());
-    let reporter = Arc::new(Reporter::new(install.progress, counters.clone()));
+    let reporter = match reporter(install.progress, &counters, install.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
     reporter.install_logger(install.level);
     if let Some(Err(error)) = install.report.as_deref().map(Report::check) {
         return fail(&error, None, false);
@@ -70,9 +99,31 @@ fn run_install(install: &Install) -> ExitCode {
     }
 }
 
+fn run_plan(plan: &Plan) -> ExitCode {
+    let counters = Arc::new(Counters::default());
+    let reporter = match reporter(Progress::None, &counters, plan.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
+    reporter.install_logger(plan.level);
+    let (told, result) = reflash::install::planned::plan(&plan.options, &reporter, &counters);
+    if plan.json {
+        report::print_json(&told);
+    } else if result.is_ok() {
+        report::print_out(&told.to_string());
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error, Some(&plan.options.install.bundle.shown()), false),
+    }
+}
+
 fn run_inspect(inspect: &Inspect) -> ExitCode {
     let counters = Arc::new(Counters::default());
-    let reporter = Arc::new(Reporter::new(Progress::None, counters.clone()));
+    let reporter = match reporter(Progress::None, &counters, inspect.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
     reporter.install_logger(inspect.level);
     let result = reflash::inspect::inspect(&inspect.options, &counters);
     let result = result.and_then(|(inspection, required)| {
@@ -89,9 +140,22 @@ fn run_inspect(inspect: &Inspect) -> ExitCode {
     }
 }
 
+fn run_index(index: &Index) -> Result<(), Error> {
+    let indexed = reflash::index::index(&index.options, &|_| {})?;
+    if index.json {
+        report::print_json(&indexed);
+    } else if !index.quiet {
+        report::print_err(&indexed.to_string());
+    }
+    Ok(())
+}
+
 fn run_verify(verify: &Verify) -> ExitCode {
     let counters = Arc::new(Counters::default());
-    let reporter = Arc::new(Reporter::new(Progress::None, counters.clone()));
+    let reporter = match reporter(Progress::None, &counters, verify.log.as_deref()) {
+        Ok(reporter) => reporter,
+        Err(error) => return fail(&error, None, false),
+    };
     reporter.install_logger(verify.level);
     let (report, result) = reflash::verify::verify(&verify.options, &reporter, &counters);
     if verify.json || verify.level > log::LevelFilter::Off {
@@ -152,6 +216,24 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
 fn run_pack(options: &reflash::pack::Options) -> Result<(), Error> {
     let packed = reflash::pack::pack(options)?;
     report::print_out(&format!("{}\n", packed.hash));
+    Ok(())
+}
+
+#[cfg(feature = "pack")]
+fn run_sign(options: &reflash::sign::Options) -> Result<(), Error> {
+    let hash = reflash::sign::sign(options)?;
+    report::print_out(&format!("{hash}\n"));
+    Ok(())
+}
+
+#[cfg(feature = "pack")]
+fn run_estimate(estimate: &args::Estimate) -> Result<(), Error> {
+    let told = reflash::estimate::estimate(&estimate.options)?;
+    if estimate.json {
+        report::print_json(&told);
+    } else {
+        report::print_out(&told.to_string());
+    }
     Ok(())
 }
 

@@ -61,6 +61,8 @@ pub struct Opening {
 pub struct Raw {
     /// The bundle header, both heads included.
     pub header: Vec<u8>,
+    /// Its offset in the bundle.
+    pub header_at: u64,
     /// The signatures segment, both heads included, and its offset; `None` if there is none.
     pub signatures: Option<(Vec<u8>, u64)>,
 }
@@ -107,6 +109,7 @@ pub fn open(mut cursor: Cursor, trust: &Trust) -> Result<Opening> {
     }
     let raw = Raw {
         header,
+        header_at: offset,
         signatures: take_signatures(&mut cursor)?,
     };
     if let Trust::Signed(roots) | Trust::HashAndSigned(_, roots) = trust {

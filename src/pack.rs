@@ -25,21 +25,21 @@
 //! This file is the only user of `liblzma`, and is left out of builds without the feature `pack`.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, BufWriter, Seek, Write};
+use std::path::PathBuf;
 use std::sync::{mpsc, Mutex};
 use std::thread;
 
 use liblzma::stream::{Action, Check, Status, Stream};
 
-use crate::bundle::{MAX_BLOCKS, MAX_BLOCK_SIZE};
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
 use crate::hash::{Digest, HashAlgorithm, Hasher};
+use crate::image::{check_chunker, Image};
+use crate::output::Output;
 use crate::rugix::{tag, MAX_PAYLOAD_HEADER_SIZE, MAX_TEXT_SIZE};
-use crate::scan::{Found, Scan};
+use crate::scan::Found;
 use crate::stlv::Writer;
 
 /// Highest xz preset.
@@ -51,6 +51,9 @@ const BLOCKS_PER_WORKER: usize = 4;
 /// Plain and compressed bytes in flight, which bounds the workers for very large blocks. What each
 /// encoder needs (about 100 MiB at level 6) comes on top.
 const MAX_IN_FLIGHT: usize = 512 << 20;
+
+/// Bytes that are compressed at once where it is not blocks that are.
+const PIECE: usize = 1 << 20;
 
 /// What to pack, and how.
 #[derive(Clone, Debug)]
@@ -117,10 +120,11 @@ pub fn pack(options: &Options) -> Result<Packed> {
 fn pack_on(options: &Options, cores: usize) -> Result<Packed> {
     check(options)?;
     let image = Image::open(&options.image)?;
-    let output = Output::new(&options.output, &image)?;
+    let output = Output::new(&options.output)?;
+    output.must_not_be(&options.image)?;
     let mut spool = Spool::new(&output)?;
 
-    let blocks = scan(options, &image)?;
+    let blocks = image.blocks(options.chunker, options.hash, &|_| {})?;
     let hashes = hashes(options, &output, &blocks)?;
     let payload = store(options, &image, &blocks, cores, &mut spool)?;
     image.check_size()?;
@@ -141,12 +145,12 @@ fn pack_on(options: &Options, cores: usize) -> Result<Packed> {
         payload_header,
         data.into_bytes(),
     ];
-    let size = output.write(&before.concat(), spool, &ends.into_bytes())?;
+    let size = write(&output, &before.concat(), spool, &ends.into_bytes())?;
     Ok(Packed {
         hash,
         size,
         payload,
-        payload_size: image.size,
+        payload_size: image.size(),
         blocks: blocks.len() as u64,
         stored_blocks,
         stored_size,
@@ -156,13 +160,7 @@ fn pack_on(options: &Options, cores: usize) -> Result<Packed> {
 /// Refuses what no reader of ours would install.
 fn check(options: &Options) -> Result<()> {
     let refuse = |message: String| Err(Error::Usage(message));
-    if options.chunker.max_size() > MAX_BLOCK_SIZE {
-        return refuse(format!(
-            "chunker {} makes blocks of up to {} bytes, more than the {MAX_BLOCK_SIZE} that can be installed",
-            options.chunker,
-            options.chunker.max_size()
-        ));
-    }
+    check_chunker(options.chunker)?;
     let slot = &options.slot;
     if slot.is_empty() || slot.len() > MAX_TEXT_SIZE || slot.contains('\0') {
         return refuse(format!("{slot:?} is no name for a slot"));
@@ -172,165 +170,6 @@ fn check(options: &Options) -> Result<()> {
             "there is no xz level {level}, only 0 to {MAX_LEVEL}"
         )),
         _ => Ok(()),
-    }
-}
-
-/// The image, open.
-#[derive(Debug)]
-struct Image {
-    path: PathBuf,
-    file: File,
-    size: u64,
-}
-
-impl Image {
-    fn open(path: &Path) -> Result<Self> {
-        let fail = |source| Error::Input {
-            path: path.to_owned(),
-            source,
-        };
-        let file = File::open(path).map_err(fail)?;
-        let size = size_of(&file).map_err(fail)?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            size,
-        })
-    }
-
-    fn fail(&self, source: io::Error) -> Error {
-        Error::Input {
-            path: self.path.clone(),
-            source,
-        }
-    }
-
-    /// Reads a block, which must still be what it was.
-    fn read(&self, block: &Found<Digest>) -> Result<Vec<u8>> {
-        let mut plain = vec![0; block.size as usize];
-        self.file
-            .read_exact_at(&mut plain, block.offset)
-            .map_err(|source| self.fail(source))?;
-        match block.kept.verify(&plain) {
-            Ok(_) => Ok(plain),
-            Err(_) => Err(self.changed(&format!(
-                "bytes {}..{} are not what they were",
-                block.offset,
-                block.offset + u64::from(block.size)
-            ))),
-        }
-    }
-
-    /// Fails if the image is longer or shorter than at the start.
-    fn check_size(&self) -> Result<()> {
-        match size_of(&self.file).map_err(|source| self.fail(source))? {
-            now if now == self.size => Ok(()),
-            now => Err(self.changed(&format!("it had {} bytes, now {now}", self.size))),
-        }
-    }
-
-    fn changed(&self, how: &str) -> Error {
-        self.fail(io::Error::other(format!(
-            "it changed while it was packed: {how}"
-        )))
-    }
-}
-
-/// The size of an open file or block device.
-fn size_of(mut file: &File) -> io::Result<u64> {
-    use std::os::unix::fs::FileTypeExt;
-    let kind = file.metadata()?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(io::Error::other("neither a file nor a block device"));
-    }
-    // Not the metadata's size: that is zero for a block device.
-    file.seek(SeekFrom::End(0))
-}
-
-/// Where the bundle goes.
-#[derive(Debug)]
-struct Output {
-    path: PathBuf,
-}
-
-impl Output {
-    fn new(path: &Path, image: &Image) -> Result<Self> {
-        let fail = |source| Error::Output {
-            path: path.to_owned(),
-            source,
-        };
-        // Through links: renaming would replace the link, /dev/stdout say.
-        let real = match fs::symlink_metadata(path) {
-            Ok(found) if found.is_symlink() => fs::canonicalize(path).map_err(fail)?,
-            _ => path.to_owned(),
-        };
-        if let Ok(there) = fs::metadata(&real) {
-            let of_image = image.file.metadata().map_err(|source| image.fail(source))?;
-            if there.dev() == of_image.dev() && there.ino() == of_image.ino() {
-                return Err(Error::Usage(format!(
-                    "the output {} is the image itself",
-                    path.display()
-                )));
-            }
-            if !there.is_file() {
-                return Err(fail(io::Error::other("it is there and is no regular file")));
-            }
-        }
-        if real.file_name().is_none() {
-            return Err(fail(io::Error::other("it is no name for a file")));
-        }
-        Ok(Self { path: real })
-    }
-
-    fn fail(&self, source: io::Error) -> Error {
-        Error::Output {
-            path: self.path.clone(),
-            source,
-        }
-    }
-
-    /// A new file beside the output, and its path.
-    fn create_temporary(&self) -> io::Result<(PathBuf, File)> {
-        let mut number = 0;
-        loop {
-            let mut name = self.path.file_name().unwrap_or_default().to_owned();
-            name.push(format!(".tmp-{}-{number}", std::process::id()));
-            let path = self.path.with_file_name(name);
-            let mut how = OpenOptions::new();
-            match how.read(true).write(true).create_new(true).open(&path) {
-                Ok(file) => return Ok((path, file)),
-                // Left by a process that was killed, or of one in another container.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 100 => {
-                    number += 1;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Puts the bundle together; its size.
-    fn write(&self, head: &[u8], spool: Spool, tail: &[u8]) -> Result<u64> {
-        let fail = |source| self.fail(source);
-        let spooled = spool.size;
-        let mut stored = spool.into_file()?;
-        let (temporary, mut bundle) = self.create_temporary().map_err(fail)?;
-        let mut write = || -> io::Result<u64> {
-            bundle.write_all(head)?;
-            // Files on both sides: the kernel copies, or shares the blocks where it can.
-            let copied = io::copy(&mut stored, &mut bundle)?;
-            if copied != spooled {
-                return Err(io::Error::other("the spooled blocks are not all there"));
-            }
-            bundle.write_all(tail)?;
-            bundle.sync_all()?;
-            fs::rename(&temporary, &self.path)?;
-            Ok(head.len() as u64 + copied + tail.len() as u64)
-        };
-        write().map_err(|source| {
-            // The first failure is the one to report.
-            drop(fs::remove_file(&temporary));
-            fail(source)
-        })
     }
 }
 
@@ -348,15 +187,11 @@ struct Spool {
 
 impl Spool {
     fn new(output: &Output) -> Result<Self> {
-        let fail = |source| output.fail(source);
-        let (path, file) = output.create_temporary().map_err(fail)?;
-        // Without a name from here on, it goes away with the process, however that ends.
-        fs::remove_file(path).map_err(fail)?;
         Ok(Self {
-            file: BufWriter::with_capacity(1 << 20, file),
+            file: BufWriter::with_capacity(1 << 20, output.scratch()?),
             size: 0,
             sizes: Vec::new(),
-            path: output.path.clone(),
+            path: output.path().to_owned(),
         })
     }
 
@@ -387,35 +222,20 @@ impl Spool {
     }
 }
 
-/// Cuts and hashes the image.
-fn scan(options: &Options, image: &Image) -> Result<Vec<Found<Digest>>> {
-    let (blocks, error) = Scan {
-        read_at: &|buffer, offset| image.file.read_exact_at(buffer, offset),
-        size: image.size,
-        chunker: options.chunker,
-        progress: &|_| {},
-    }
-    .run(&|plain| Some(options.hash.digest(plain)));
-    if let Some(source) = error {
-        return Err(image.fail(source));
-    }
-    let end = blocks.iter().try_fold(0, |at, block| {
-        (block.offset == at).then(|| at + u64::from(block.size))
-    });
-    if end != Some(image.size) {
-        return Err(Error::Internal(
-            "blocks follow one another from start to end",
-        ));
-    }
-    if blocks.len() > MAX_BLOCKS {
-        return Err(Error::Usage(format!(
-            "{} makes {} blocks of the image, more than the {MAX_BLOCKS} that can be installed",
-            options.chunker,
-            blocks.len()
-        )));
-    }
-    log::info!("image cut, bytes={} blocks={}", image.size, blocks.len());
-    Ok(blocks)
+/// Puts the bundle together; its size.
+fn write(output: &Output, head: &[u8], spool: Spool, tail: &[u8]) -> Result<u64> {
+    let spooled = spool.size;
+    let mut stored = spool.into_file()?;
+    output.store(|bundle| {
+        bundle.write_all(head)?;
+        // Files on both sides: the kernel copies, or shares the blocks where it can.
+        let copied = io::copy(&mut stored, bundle)?;
+        if copied != spooled {
+            return Err(io::Error::other("the spooled blocks are not all there"));
+        }
+        bundle.write_all(tail)?;
+        Ok(head.len() as u64 + copied + tail.len() as u64)
+    })
 }
 
 /// The list of block hashes as it is stored. Made before the blocks are compressed, since it is
@@ -494,7 +314,7 @@ fn store(
         if stored {
             spool.add(ready.compressed.as_deref().unwrap_or(&ready.plain))?;
         }
-        let done = block.offset * 10 / image.size;
+        let done = block.offset * 10 / image.size();
         if done > tenths {
             tenths = done;
             log::info!("packed {tenths}0 %, stored bytes={}", spool.size);
@@ -566,7 +386,7 @@ const RUNNING: Error = Error::Internal("workers run as long as blocks are handed
 /// far smaller. The reference does so, and a bundle is to be the same whoever made it; the
 /// dictionary's size also decides which matches the encoder finds. It costs a reader of ours
 /// nothing, since that takes the block's size for its window.
-fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
+pub fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
     let mut stream = Stream::new_easy_encoder(level, Check::Crc64)?;
     // What a block that cannot be compressed takes, so that the loop rarely runs twice.
     let mut stored = Vec::with_capacity(plain.len() + plain.len() / 64 + 256);
@@ -579,6 +399,40 @@ fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
         match status {
             Status::StreamEnd => return Ok(stored),
             _ => stored.reserve(plain.len() / 8 + 256),
+        }
+    }
+}
+
+/// Bytes of an image as one `.xz` stream.
+pub fn compressed_size(image: &Image, level: u32) -> Result<u64> {
+    let encoder = Stream::new_easy_encoder(level, Check::Crc64);
+    let mut stream = encoder.map_err(|error| image.fail(error.into()))?;
+    let mut plain = vec![0; PIECE];
+    let mut stored = Vec::with_capacity(PIECE);
+    let mut at = 0;
+    loop {
+        let left = usize::try_from(image.size() - at).unwrap_or(usize::MAX);
+        plain.truncate(left);
+        image
+            .read_at(&mut plain, at)
+            .map_err(|source| image.fail(source))?;
+        at += plain.len() as u64;
+        let last = at == image.size();
+        let action = if last { Action::Finish } else { Action::Run };
+        let mut rest = plain.as_slice();
+        loop {
+            stored.clear();
+            let before = stream.total_in();
+            let status = stream
+                .process_vec(rest, &mut stored, action)
+                .map_err(|error| image.fail(error.into()))?;
+            let taken = usize::try_from(stream.total_in() - before).unwrap_or(usize::MAX);
+            rest = rest.get(taken..).unwrap_or_default();
+            match status {
+                Status::StreamEnd => return Ok(stream.total_out()),
+                _ if rest.is_empty() && !last => break,
+                _ => {}
+            }
         }
     }
 }
@@ -665,6 +519,8 @@ fn manifest(options: &Options) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     /// A folder that is gone with the value.
@@ -742,8 +598,10 @@ mod tests {
         let mut options = Options::new(&path, folder.0.join("out"));
         options.chunker = Chunker::parse("fixed-4").expect("a chunker");
         let opened = Image::open(&path).expect("the image");
-        let output = Output::new(&options.output, &opened).expect("an output");
-        let blocks = scan(&options, &opened).expect("blocks");
+        let output = Output::new(&options.output).expect("an output");
+        let blocks = opened
+            .blocks(options.chunker, options.hash, &|_| {})
+            .expect("blocks");
         for cores in [1, 3] {
             for deduplicate in [true, false] {
                 options.deduplicate = deduplicate;
@@ -757,7 +615,7 @@ mod tests {
                     bytes[at] ^= 1;
                     fs::write(&path, &bytes).expect("another image");
                     let error = store().expect_err("changed").to_string();
-                    assert!(error.contains("changed while it was packed"), "{error}");
+                    assert!(error.contains("changed while it was read"), "{error}");
                     bytes[at] ^= 1;
                     fs::write(&path, &bytes).expect("the image again");
                 }

@@ -85,6 +85,14 @@ pub struct Plan {
     pub runs: u64,
     /// Blocks expected to stand at their place in the target.
     pub kept: u64,
+    /// Their plain bytes.
+    pub bytes_kept: u64,
+    /// Blocks to read from seeds, or from elsewhere in the target's old content.
+    pub seeded: u64,
+    /// Their plain bytes.
+    pub bytes_seeded: u64,
+    /// Blocks that repeat earlier ones, and do not stand at their place.
+    pub copied: u64,
     /// Bytes read through in gaps.
     pub gaps: u64,
     /// Least plain size of all blocks of the plan: exact where sizes are known, also from seeds.
@@ -120,9 +128,27 @@ impl Plan {
         self.kept.max(moved.count() as u64)
     }
 
+    /// Counts a block that is made of what is there, but does not stand at its place.
+    fn count(&mut self, step: Step) {
+        match step {
+            Step::Seed(Place { size, .. }) | Step::Old(size) => {
+                self.seeded += 1;
+                self.bytes_seeded += u64::from(size);
+            }
+            Step::Copy(_) => self.copied += 1,
+            Step::Fetch(_) => {}
+        }
+    }
+
     /// Bytes of all spans.
     pub fn bytes(&self) -> u64 {
         self.missing + self.gaps
+    }
+
+    /// Bytes of the spans from an offset in the bundle on: what is before it is at hand.
+    pub fn bytes_behind(&self, offset: u64) -> u64 {
+        let behind = |span: &Range<u64>| span.end.saturating_sub(span.start.max(offset));
+        self.spans.iter().map(behind).sum()
     }
 }
 
@@ -189,8 +215,11 @@ pub fn plan(index: &Index, have: &Have, standing: &Standing<'_>, shape: &Shape) 
         };
         if let (Step::Fetch(_), Some(stored)) = (step, block.stored()) {
             wanted.push(stored);
+        } else if let Some(size) = old.stands_at(block.first, position) {
+            plan.kept += 1;
+            plan.bytes_kept += u64::from(size);
         } else {
-            plan.kept += u64::from(old.stands_at(block.first, position).is_some());
+            plan.count(step);
         }
         plan.steps.push(step);
         survival.release(number);

@@ -22,7 +22,7 @@ use crate::retry::Policy;
 /// Bytes that the first request, and one at a later payload, asks for at least. They fit the first
 /// flight of a new TCP connection (ten segments, response head included), and hold the header, the
 /// usual signatures and the index of a small payload.
-const FIRST_READ: u64 = 13 << 10;
+pub const FIRST_READ: u64 = 13 << 10;
 
 /// Bytes of unknown optional atoms that are passed over in one bundle: some signatures, and room
 /// for what a newer bundler may add.

@@ -3,25 +3,31 @@
 //! The only file that writes to the terminal, so that a progress line and a log line never run
 //! into each other: standard error is for people, standard output for machines. Stages hand in
 //! facts and know nothing of terminals or JSON. Reporting never fails an install: what cannot be
-//! written is dropped.
+//! written is dropped. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
 //!
 //! `percent` covers the whole run, never falls, and is 100 only after success. A payload is one
 //! share of it; within a share seeds take a tenth and the blocks the rest.
 
+mod schema;
+
 use std::io::{self, IsTerminal, Write};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::http::Counters;
+use crate::notify::{LogFile, Manager};
+use crate::terminal::{self, Blocks, Rate, Seen};
 
-/// Version of the report and of the progress lines.
-pub const SCHEMA: u32 = 1;
+use schema::summary;
+pub use schema::{
+    peak_memory, BlocksReport, BundleReport, BytesReport, ComparedReport, Counts, HttpReport,
+    PayloadReport, Report, SecondsReport, VerifyReport, SCHEMA,
+};
 
 /// Pause between two updates of a bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
@@ -29,12 +35,18 @@ const BAR_INTERVAL: Duration = Duration::from_millis(200);
 /// Pause between two progress lines: a serial console is slow, a log file is kept.
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Columns of a terminal that does not tell how many it has.
+const COLUMNS: usize = 80;
+
+/// The log that takes all lines for people, too.
+static LOG: OnceLock<LogFile> = OnceLock::new();
+
 /// How progress is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A bar on a terminal, else lines.
+    /// A bar on a terminal, else lines: on a serial console, in a log, where `TERM` is `dumb`.
     Auto,
-    /// One line that is rewritten.
+    /// One line that is rewritten; lines where there is no terminal at all.
     Bar,
     /// Whole lines, at most one a second.
     Lines,
@@ -73,236 +85,6 @@ impl Phase {
             Self::Verify => "verify",
         }
     }
-}
-
-/// Counts of the blocks and bytes of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Blocks of all payloads that are known so far.
-    pub total: u64,
-    /// Blocks cut out of the bundle.
-    pub fetched: u64,
-    /// Blocks read from seeds.
-    pub seeded: u64,
-    /// Blocks that already stood at their place in the target.
-    pub kept: u64,
-    /// Blocks that repeat an earlier one.
-    pub copied: u64,
-    /// Plain bytes read from seeds.
-    pub bytes_seeded: u64,
-    /// Plain bytes that already stood at their place.
-    pub bytes_kept: u64,
-    /// Plain bytes written to targets.
-    pub bytes_written: u64,
-    /// Bytes of bundle header and payload headers.
-    pub bytes_index: u64,
-    /// Bytes that the plans ask for, indexes included.
-    pub bytes_to_fetch: u64,
-}
-
-impl Counts {
-    fn done(&self) -> u64 {
-        self.fetched + self.seeded + self.kept + self.copied
-    }
-
-    /// As the report has them.
-    pub fn blocks(&self) -> BlocksReport {
-        BlocksReport {
-            total: self.total,
-            fetched: self.fetched,
-            seeded: self.seeded,
-            kept: self.kept,
-            copied: self.copied,
-        }
-    }
-
-    /// As the report has them; `target` is the plain size of all finished payloads.
-    pub fn bytes(&self, target: u64, counters: &Counters) -> BytesReport {
-        BytesReport {
-            target,
-            fetched: counters.bytes(),
-            index: self.bytes_index,
-            seeded: self.bytes_seeded,
-            kept: self.bytes_kept,
-            written: self.bytes_written,
-        }
-    }
-}
-
-/// The result of a run, schema 1.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // the names are the schema's own
-pub struct Report {
-    pub schema: u32,
-    pub result: &'static str,
-    pub exit: u8,
-    pub error: Option<String>,
-    pub bundle: BundleReport,
-    pub payloads: Vec<PayloadReport>,
-    pub blocks: BlocksReport,
-    pub bytes: BytesReport,
-    pub http: HttpReport,
-    pub seconds: SecondsReport,
-    pub peak_memory: Option<u64>,
-    pub target_touched: bool,
-}
-
-/// The bundle of a [`Report`].
-#[derive(Clone, Debug, Default, Serialize)]
-#[allow(missing_docs)]
-pub struct BundleReport {
-    pub hash: Option<String>,
-    pub size: Option<u64>,
-}
-
-/// A payload of a [`Report`].
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct PayloadReport {
-    pub slot: String,
-    pub target: String,
-    pub size: u64,
-    pub digest: String,
-}
-
-/// Block counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct BlocksReport {
-    pub total: u64,
-    pub fetched: u64,
-    pub seeded: u64,
-    pub kept: u64,
-    pub copied: u64,
-}
-
-/// Byte counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct BytesReport {
-    pub target: u64,
-    pub fetched: u64,
-    pub index: u64,
-    pub seeded: u64,
-    pub kept: u64,
-    pub written: u64,
-}
-
-/// HTTP counts of a [`Report`].
-#[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct HttpReport {
-    pub requests: u64,
-    pub connections: u64,
-    pub retries: u64,
-}
-
-impl HttpReport {
-    /// What all clients of a run did.
-    pub fn of(counters: &Counters) -> Self {
-        Self {
-            requests: counters.requests(),
-            connections: counters.connections(),
-            retries: counters.retries(),
-        }
-    }
-}
-
-/// Times of a [`Report`], in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[allow(missing_docs)]
-pub struct SecondsReport {
-    pub open: f64,
-    pub seed: f64,
-    pub install: f64,
-    pub sync: f64,
-    pub total: f64,
-}
-
-impl Report {
-    /// Whether a report can be written to a file: found out before anything else is done.
-    pub fn check(path: &Path) -> Result<()> {
-        let open = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path);
-        open.map(drop).map_err(|source| Error::Output {
-            path: path.to_owned(),
-            source,
-        })
-    }
-
-    /// Writes the report to a file as one JSON object.
-    pub fn write(&self, path: &Path) -> Result<()> {
-        let fail = |source| Error::Output {
-            path: path.to_owned(),
-            source,
-        };
-        let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
-        text.push('\n');
-        std::fs::write(path, text).map_err(fail)
-    }
-}
-
-/// What `reflash verify` found, schema 1.
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)] // the names are the schema's own
-pub struct VerifyReport {
-    pub schema: u32,
-    pub result: &'static str,
-    pub exit: u8,
-    pub error: Option<String>,
-    pub bundle: BundleReport,
-    pub targets: Vec<ComparedReport>,
-    pub bytes_fetched: u64,
-    pub http: HttpReport,
-    pub seconds: f64,
-}
-
-/// A target of a [`VerifyReport`].
-#[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
-pub struct ComparedReport {
-    pub slot: String,
-    pub target: String,
-    pub size: u64,
-    pub digest: String,
-    pub blocks: u64,
-    pub differing: u64,
-    pub complete: bool,
-    pub regions: Vec<Range<u64>>,
-}
-
-impl VerifyReport {
-    /// Says it, to a program or to people.
-    pub fn print(&self, json: bool) {
-        if json {
-            if let Ok(mut text) = serde_json::to_string_pretty(self) {
-                text.push('\n');
-                print_out(&text);
-            }
-            return;
-        }
-        for compared in &self.targets {
-            let what = match (compared.differing, compared.complete) {
-                (0, _) => "is the image".to_owned(),
-                (blocks, true) => format!("differs in {blocks} of {} blocks", compared.blocks),
-                (_, false) => "is another image".to_owned(),
-            };
-            let size = size(compared.size);
-            print_err(&format!("{} {what}, {size} compared", compared.target));
-        }
-    }
-}
-
-/// Most memory this process ever had in use, in bytes; `None` without /proc.
-pub fn peak_memory() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
-    Some(kib * 1024)
 }
 
 #[derive(Serialize)]
@@ -360,10 +142,18 @@ struct Inner {
     percent: f64,
     counts: Counts,
     started: Instant,
+    /// When the first block could be made.
+    installing: Option<Instant>,
+    rate: Rate,
     shown: Option<Instant>,
+    /// The service manager, and when it was told last.
+    manager: Option<Manager>,
+    told: Option<Instant>,
     /// A bar stands on the terminal's last line.
     bar: bool,
     bundle: BundleReport,
+    /// The payloads, and where they go.
+    payload_reports: Vec<PayloadReport>,
     /// Of each target: whether it was written to.
     touched: Vec<Arc<AtomicBool>>,
     /// All targets are complete.
@@ -374,14 +164,9 @@ impl Reporter {
     /// A reporter that shows progress in the given way.
     pub fn new(progress: Progress, counters: Arc<Counters>) -> Self {
         let progress = match progress {
-            Progress::Auto => {
-                let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-                if io::stderr().is_terminal() && !dumb {
-                    Progress::Bar
-                } else {
-                    Progress::Lines
-                }
-            }
+            Progress::Auto if can_rewrite() => Progress::Bar,
+            Progress::Bar if io::stderr().is_terminal() => Progress::Bar,
+            Progress::Auto | Progress::Bar => Progress::Lines,
             other => other,
         };
         Self {
@@ -396,9 +181,14 @@ impl Reporter {
                 percent: 0.0,
                 counts: Counts::default(),
                 started: Instant::now(),
+                installing: None,
+                rate: Rate::default(),
                 shown: None,
+                manager: None,
+                told: None,
                 bar: false,
                 bundle: BundleReport::default(),
+                payload_reports: Vec::new(),
                 touched: Vec::new(),
                 sealed: false,
             }),
@@ -406,14 +196,24 @@ impl Reporter {
         }
     }
 
-    /// Makes this the backend of `log`, showing messages up to `level`. Only the first call counts.
+    /// Makes this the backend of `log`, showing messages up to `level`, and writing them to the log
+    /// file if there is one. Only the first call counts.
     pub fn install_logger(self: &Arc<Self>, level: log::LevelFilter) {
         let logger = Logger {
             reporter: self.clone(),
+            level,
         };
+        let logged = LOG
+            .get()
+            .map_or(level, |_| level.max(log::LevelFilter::Info));
         if log::set_boxed_logger(Box::new(logger)).is_ok() {
-            log::set_max_level(level);
+            log::set_max_level(logged);
         }
+    }
+
+    /// Tells a service manager, too.
+    pub fn tell(&self, manager: Manager) {
+        self.inner().manager = Some(manager);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -424,6 +224,11 @@ impl Reporter {
     /// What the bundle is, for a run that is interrupted.
     pub fn bundle(&self, bundle: &BundleReport) {
         self.inner().bundle = bundle.clone();
+    }
+
+    /// What the payloads are and where they go, for the same.
+    pub fn payloads(&self, payloads: &[PayloadReport]) {
+        self.inner().payload_reports = payloads.to_vec();
     }
 
     /// A target, and the flag that tells whether it was written to.
@@ -450,7 +255,7 @@ impl Reporter {
             exit,
             error: Some(format!("interrupted by {signal}")),
             bundle: inner.bundle.clone(),
-            payloads: Vec::new(),
+            payloads: inner.payload_reports.clone(),
             blocks: counts.blocks(),
             bytes: counts.bytes(0, &self.counters),
             http: HttpReport::of(&self.counters),
@@ -479,6 +284,9 @@ impl Reporter {
     pub fn phase(&self, phase: Phase) {
         let mut inner = self.inner();
         inner.phase = phase;
+        if phase == Phase::Install {
+            inner.installing.get_or_insert_with(Instant::now);
+        }
         if inner.progress == Progress::Json {
             event(&Event::Phase { phase });
         }
@@ -526,10 +334,16 @@ impl Reporter {
         if !failed {
             inner.percent = 100.0;
         }
+        if let Some(manager) = &inner.manager {
+            match &report.error {
+                Some(error) => manager.status(error),
+                None => manager.ready(report.result),
+            }
+        }
         match inner.progress {
             Progress::Json => {
                 if !failed {
-                    self.show_json(&inner);
+                    self.show_json(&mut inner);
                 }
                 event(&if failed {
                     Event::Failed { report }
@@ -551,16 +365,43 @@ impl Reporter {
 
     fn show(&self, inner: &mut Inner, now: bool) {
         let interval = match inner.progress {
-            Progress::None => return,
-            Progress::Bar => BAR_INTERVAL,
-            _ => LINE_INTERVAL,
+            Progress::None => None,
+            Progress::Bar => Some(BAR_INTERVAL),
+            _ => Some(LINE_INTERVAL),
         };
+        let due = |last: Option<Instant>, interval| last.is_none_or(|l| l.elapsed() >= interval);
         // A phase that begins is worth a JSON line of its own; for people the pause is kept.
         let now = now && inner.progress == Progress::Json;
-        if !now && inner.shown.is_some_and(|shown| shown.elapsed() < interval) {
+        let show = interval.is_some_and(|interval| now || due(inner.shown, interval));
+        let tell = inner.manager.is_some() && due(inner.told, LINE_INTERVAL);
+        if !show && !tell {
+            return;
+        }
+        self.reckon(inner);
+        let seen = self.seen(inner);
+        if let Some(manager) = inner.manager.as_ref().filter(|_| tell) {
+            manager.status(terminal::line(&seen).trim_start());
+            inner.told = Some(Instant::now());
+        }
+        if !show {
             return;
         }
         inner.shown = Some(Instant::now());
+        match inner.progress {
+            Progress::Json => self.show_json(inner),
+            Progress::Bar => {
+                let text = terminal::bar(&seen, columns());
+                let mut err = io::stderr().lock();
+                inner.bar = write!(err, "\r{text}\x1b[K")
+                    .and_then(|()| err.flush())
+                    .is_ok();
+            }
+            _ => show_line(&terminal::line(&seen)),
+        }
+    }
+
+    /// Works out how much of the run is done.
+    fn reckon(&self, inner: &mut Inner) {
         if inner.phase == Phase::Install {
             // Half for what is received, half for what is made of it.
             let fetched = fraction(self.counters.bytes(), inner.counts.bytes_to_fetch);
@@ -574,45 +415,40 @@ impl Reporter {
         let percent = 100.0 * (inner.payload as f64 + inner.share) / payloads;
         // 100 is for success alone, which is known only at the very end.
         inner.percent = inner.percent.max(percent.min(99.0));
-        match inner.progress {
-            Progress::Json => self.show_json(inner),
-            Progress::Bar => {
-                let text = self.line(inner);
-                let mut err = io::stderr().lock();
-                inner.bar = write!(err, "\r{text}\x1b[K")
-                    .and_then(|()| err.flush())
-                    .is_ok();
+    }
+
+    /// Where the run is, for people.
+    fn seen(&self, inner: &mut Inner) -> Seen {
+        let installing = inner.installing.filter(|_| inner.phase == Phase::Install);
+        let blocks = installing.map(|since| {
+            // Of what an install has to do, a tenth was done before it began.
+            let done = (inner.percent / 100.0 - 0.1) / 0.9;
+            Blocks {
+                done: inner.counts.done(),
+                total: inner.counts.total,
+                fetched: self.counters.bytes(),
+                to_fetch: inner.counts.bytes_to_fetch,
+                reused: inner.counts.bytes_seeded + inner.counts.bytes_kept,
+                rate: self.rate(inner),
+                left: terminal::left(since.elapsed(), done),
             }
-            _ => print_err(&self.line(inner)),
+        });
+        Seen {
+            percent: inner.percent,
+            phase: inner.phase.name(),
+            blocks,
+            retries: self.counters.retries(),
         }
     }
 
-    fn line(&self, inner: &Inner) -> String {
-        let fetched = self.counters.bytes();
-        let mut line = format!("{:3.0} % {}", inner.percent, inner.phase.name());
-        if inner.phase == Phase::Install {
-            line += &format!(
-                ": {} of {} blocks, {} of {} fetched, {}/s",
-                inner.counts.done(),
-                inner.counts.total,
-                size(fetched),
-                size(inner.counts.bytes_to_fetch.max(fetched)),
-                size(self.rate(inner))
-            );
-        }
-        let retries = self.counters.retries();
-        if retries > 0 {
-            line += &format!(", {retries} retries");
-        }
-        line
+    /// Bytes received a second, of late.
+    fn rate(&self, inner: &mut Inner) -> u64 {
+        let now = inner.started.elapsed();
+        inner.rate.at(now, self.counters.bytes())
     }
 
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    fn rate(&self, inner: &Inner) -> u64 {
-        (self.counters.bytes() as f64 / inner.started.elapsed().as_secs_f64().max(0.001)) as u64
-    }
-
-    fn show_json(&self, inner: &Inner) {
+    fn show_json(&self, inner: &mut Inner) {
+        let rate = self.rate(inner);
         event(&Event::Progress {
             phase: inner.phase,
             percent: (inner.percent * 10.0).round() / 10.0,
@@ -621,7 +457,7 @@ impl Reporter {
             bytes_fetched: self.counters.bytes(),
             bytes_to_fetch: inner.counts.bytes_to_fetch,
             bytes_written: inner.counts.bytes_written,
-            bytes_per_second: self.rate(inner),
+            bytes_per_second: rate,
             retries: self.counters.retries(),
         });
     }
@@ -639,6 +475,8 @@ impl Inner {
 #[derive(Debug)]
 struct Logger {
     reporter: Arc<Reporter>,
+    /// What is shown; the log file may have more.
+    level: log::LevelFilter,
 }
 
 impl log::Log for Logger {
@@ -652,6 +490,9 @@ impl log::Log for Logger {
             return;
         }
         let message = record.args().to_string();
+        if record.level() > self.level {
+            return log_line(record.level(), &message);
+        }
         let mut inner = self.reporter.inner();
         inner.clear_bar();
         match record.level() {
@@ -659,9 +500,13 @@ impl log::Log for Logger {
                 if inner.progress == Progress::Json {
                     event(&Event::Warning { message: &message });
                 }
-                print_err(&format!("warning: {message}"));
+                log_line(log::Level::Warn, &message);
+                show_line(&format!("warning: {message}"));
             }
-            _ => print_err(&message),
+            level => {
+                log_line(level, &message);
+                show_line(&message);
+            }
         }
     }
 
@@ -682,7 +527,8 @@ pub fn print_target_state(touched: bool) {
 ///
 /// `bundle` is named where the error is one of its bytes, and does not do so itself.
 pub fn print_error(error: &Error, bundle: Option<&str>, target_touched: bool) {
-    print_err(&format!("reflash: {error}"));
+    log_line(log::Level::Error, &error.to_string());
+    show_line(&format!("reflash: {error}"));
     if let Some(bundle) = bundle.filter(|_| error.is_of_bytes()) {
         print_err(&format!("the bundle is {bundle}"));
     }
@@ -696,8 +542,55 @@ pub fn print_error(error: &Error, bundle: Option<&str>, target_touched: bool) {
 
 /// A line for people.
 pub fn print_err(line: &str) {
+    log_line(log::Level::Info, line);
+    show_line(line);
+}
+
+/// A line on the terminal alone.
+fn show_line(line: &str) {
     // Nobody is left to tell when standard error is closed.
     drop(writeln!(io::stderr().lock(), "{line}"));
+}
+
+/// A line in the log file alone.
+fn log_line(level: log::Level, line: &str) {
+    if let Some(log) = LOG.get() {
+        log.write(level, line);
+    }
+}
+
+/// Writes all lines for people, but for progress, to this file, too. Only the first call counts.
+pub fn log_to(path: &Path) -> Result<()> {
+    let log = LogFile::open(path).map_err(|source| Error::Output {
+        path: path.to_owned(),
+        source,
+    })?;
+    LOG.get_or_init(|| log);
+    Ok(())
+}
+
+/// Whether standard error is a terminal on which a line can be written over, many times a second.
+fn can_rewrite() -> bool {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    let name = std::fs::read_link("/proc/self/fd/2").unwrap_or_default();
+    io::stderr().is_terminal() && !dumb && !is_serial(&name)
+}
+
+/// Whether a terminal is a line of 11 KB a second, and perhaps recorded: `/dev/ttyS0`,
+/// `/dev/ttyAMA0`, `/dev/console`; not `/dev/tty1` or `/dev/pts/0`.
+fn is_serial(name: &Path) -> bool {
+    let name = name.to_string_lossy();
+    let tty = name.strip_prefix("/dev/tty");
+    name == "/dev/console" || tty.is_some_and(|rest| rest.starts_with(|c: char| c.is_alphabetic()))
+}
+
+/// Columns of the terminal at standard error.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    match size.map(|size| usize::from(size.ws_col)) {
+        Ok(0) | Err(_) => COLUMNS,
+        Ok(columns) => columns,
+    }
 }
 
 /// Writes one JSON object to standard output.
@@ -731,65 +624,24 @@ fn fraction(part: u64, whole: u64) -> f64 {
     }
 }
 
-fn size(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS.get(unit).unwrap_or(&"?"))
-}
-
-fn summary(report: &Report) -> String {
-    let Report {
-        blocks,
-        bytes,
-        http,
-        ..
-    } = report;
-    let targets: Vec<_> = report.payloads.iter().map(|p| p.target.as_str()).collect();
-    let mut text = format!(
-        "{} {} to {} in {:.2} s\n\
-         blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
-         bytes: {} fetched ({} of them index), {} seeded, {} kept",
-        report.result,
-        size(bytes.target),
-        targets.join(", "),
-        report.seconds.total,
-        blocks.total,
-        blocks.fetched,
-        blocks.seeded,
-        blocks.copied,
-        blocks.kept,
-        size(bytes.fetched),
-        size(bytes.index),
-        size(bytes.seeded),
-        size(bytes.kept),
-    );
-    if http.requests > 0 {
-        text += &format!(
-            "\nhttp: {} requests, {} connections, {} retries",
-            http.requests, http.connections, http.retries
-        );
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_readable() {
-        assert_eq!(size(1023), "1023 B");
-        assert_eq!(size(1536), "1.5 KiB");
-        assert_eq!(size(8_080_564), "7.7 MiB");
-        assert_eq!(size(u64::MAX), "16777216.0 TiB");
+    fn serial_consoles_are_known_by_their_names() {
+        for (name, serial) in [
+            ("/dev/ttyS0", true),
+            ("/dev/ttyAMA0", true),
+            ("/dev/ttymxc1", true),
+            ("/dev/console", true),
+            ("/dev/tty1", false),
+            ("/dev/tty", false),
+            ("/dev/pts/3", false),
+            ("", false),
+        ] {
+            assert_eq!(is_serial(Path::new(name)), serial, "{name}");
+        }
     }
 
     #[test]

@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 use crate::bundle::{Block, Index, Size, MAX_BLOCKS, MAX_BLOCK_SIZE};
 use crate::busy;
 use crate::device::Target;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::hash::{Hasher, MAX_DIGEST_SIZE};
 use crate::old::Old;
+use crate::output::Output;
 use crate::report::Reporter;
 use crate::rugix::{self, BlockIndex};
 use crate::scan::{Found, Scan};
@@ -196,14 +197,7 @@ pub fn open(specs: &[Spec], targets: &[Target]) -> Vec<Seed> {
 
 /// Finds out whether a block index can be stored under this name, before anything else is done.
 pub fn check_index_path(path: &Path) -> Result<()> {
-    let (temporary, file) = create_beside(path).map_err(|source| Error::Output {
-        path: path.to_owned(),
-        source,
-    })?;
-    drop(file);
-    // It was there just now; if not, all the better.
-    drop(fs::remove_file(temporary));
-    Ok(())
+    Output::new(path)?.scratch().map(drop)
 }
 
 /// Stores the block index of a payload that was installed, for its use as a seed. `offsets` says
@@ -215,47 +209,7 @@ pub fn store_index(path: &Path, index: &Index, offsets: &[u64]) -> Result<()> {
     });
     let blocks = (0..).map(|number| index.raw_digest(number)).zip(sizes);
     let bytes = rugix::write_block_index(index.chunker(), index.algorithm(), blocks);
-    let store = || -> io::Result<()> {
-        let (temporary, mut file) = create_beside(path)?;
-        let stored = file
-            .write_all(&bytes)
-            .and_then(|()| file.sync_all())
-            .and_then(|()| fs::rename(&temporary, path));
-        if stored.is_err() {
-            // The first failure is the one to report.
-            drop(fs::remove_file(&temporary));
-        }
-        stored?;
-        // The name must survive a power cut too.
-        File::open(folder_of(path))?.sync_all()
-    };
-    store().map_err(|source| Error::Output {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    }
-}
-
-/// A new file in the folder of `path`, and its path.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    let mut name = path
-        .file_name()
-        .ok_or_else(|| io::Error::other("it is no name for a file"))?
-        .to_owned();
-    name.push(format!(".tmp-{}", std::process::id()));
-    let temporary = folder_of(path).join(name);
-    // One that is left over is of a process that is gone.
-    let file = File::create(&temporary)?;
-    Ok((temporary, file))
+    Output::new(path)?.store(|file| file.write_all(&bytes))
 }
 
 /// Looks the blocks of a payload up in the seeds, the first that has a block wins; and in the old

@@ -41,7 +41,7 @@ pub(super) fn access(
 ) -> Result<Access> {
     if arguments.stall_timeout.0.is_zero() || arguments.connect_timeout.0.is_zero() {
         return Err(Error::Usage(
-            "a timeout of zero leaves no time for anything".to_owned(),
+            "--stall-timeout and --connect-timeout: zero leaves no time for anything".to_owned(),
         ));
     }
     Ok(Access {

@@ -96,6 +96,10 @@ pub(super) struct Common {
     #[argh(option, default = "FullDownload::Allow")]
     pub(super) full_download: FullDownload,
 
+    /// write messages to this file, too, at least those of -v; /dev/kmsg for the kernel's log
+    #[argh(option)]
+    pub(super) log: Option<PathBuf>,
+
     /// say more; twice: each request
     #[argh(switch, short = 'v')]
     pub(super) verbose: u8,
@@ -105,19 +109,28 @@ pub(super) struct Common {
     pub(super) quiet: bool,
 }
 
-/// The part of the help that tells of them.
-pub(super) fn help() -> String {
-    let Err(exit) = Common::from_args(&["reflash"], &["--help"]) else {
+/// The part of a help that lists options, under a title.
+pub(super) fn list<T: FromArgs>(title: &str) -> String {
+    let Err(exit) = T::from_args(&["reflash"], &["--help"]) else {
         return String::new();
     };
     let list = exit.output.lines();
     let list = list.skip_while(|line| *line != "Options:").skip(1);
     let list = list.take_while(|line| !line.trim_start().starts_with("--help"));
     let lines: Vec<&str> = list.collect();
-    format!(
-        "\nOptions of all that read a bundle:\n{}\n",
-        lines.join("\n")
-    )
+    format!("\n{title}\n{}\n", lines.join("\n"))
+}
+
+/// The roots of these files, if there are any.
+pub(super) fn load_roots(files: &[PathBuf], clock: Clock) -> Result<Option<Roots>> {
+    if files.is_empty() {
+        return Ok(None);
+    }
+    let roots = Roots::load(files, clock).map(Some);
+    roots.map_err(|bad| {
+        let path = bad.path.display();
+        Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
+    })
 }
 
 impl Common {
@@ -174,14 +187,7 @@ impl Common {
 
     /// The roots that are given.
     pub(super) fn roots(&self) -> Result<Option<Roots>> {
-        if self.root_cert.is_empty() {
-            return Ok(None);
-        }
-        let roots = Roots::load(&self.root_cert, self.clock()).map(Some);
-        roots.map_err(|bad| {
-            let path = bad.path.display();
-            Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
-        })
+        load_roots(&self.root_cert, self.clock())
     }
 
     /// The roots that this system's administrator configured.

@@ -52,5 +52,6 @@ pub(super) fn inspect(
         },
         json: arguments.json,
         level: common.level(),
+        log: common.log.clone(),
     })))
 }

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use argh::{ArgsInfo, FromArgs};
 
 use super::common::Common;
-use super::values::{Shown, Size};
+use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
 use crate::device::Care;
 use crate::error::{Error, Result};
-use crate::install::{Options, Targets};
+use crate::install::{Options, Targets, MEMORY, WORKERS};
 use crate::report::Progress;
 use crate::seed;
 
@@ -75,11 +75,11 @@ pub(super) struct Arguments {
     insecure_allow_missing_block_index: bool,
 
     /// connections, default 8
-    #[argh(option, default = "8")]
-    workers: usize,
+    #[argh(option, default = "Count(WORKERS)")]
+    workers: Count,
 
     /// budget for bytes in flight, default 32M
-    #[argh(option, default = "Size(32 << 20)")]
+    #[argh(option, default = "Size(MEMORY)")]
     memory: Size,
 
     /// write to a device that is mounted or held; skips no integrity check
@@ -131,11 +131,7 @@ pub(super) fn install(
         }
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
-    if !(1..=MAX_WORKERS).contains(&arguments.workers) {
-        return Err(Error::Usage(format!(
-            "--workers must be from 1 to {MAX_WORKERS}"
-        )));
-    }
+    check_workers(arguments.workers.0)?;
     if arguments.memory.0 < MIN_MEMORY {
         return usage("--memory must be at least 4M");
     }
@@ -157,7 +153,7 @@ pub(super) fn install(
             discard: arguments.discard,
             write_index,
             allow_missing_index: arguments.insecure_allow_missing_block_index,
-            workers: arguments.workers,
+            workers: arguments.workers.0,
             memory: arguments.memory.0,
             merge: !arguments.no_merge,
         },
@@ -171,7 +167,17 @@ pub(super) fn install(
             Shown::None => Progress::None,
         },
         level,
+        log: common.log.clone(),
     })))
+}
+
+/// Refuses a number of connections that makes no sense.
+pub(super) fn check_workers(workers: usize) -> Result<()> {
+    if (1..=MAX_WORKERS).contains(&workers) {
+        return Ok(());
+    }
+    let message = format!("--workers must be from 1 to {MAX_WORKERS}");
+    Err(Error::Usage(message))
 }
 
 /// Values of the form `NAME=PATH`, each name once.

@@ -6,10 +6,9 @@ use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 
+use super::values::{Algorithm, Compressed, Cutting};
 use super::Command;
-use crate::chunker::Chunker;
-use crate::error::{Error, Result};
-use crate::hash::HashAlgorithm;
+use crate::error::Result;
 use crate::pack;
 
 /// Make a bundle of one image.
@@ -33,16 +32,16 @@ pub(super) struct Arguments {
     slot: String,
 
     /// casync-K or fixed-K, K in KiB; default casync-64
-    #[argh(option, default = "\"casync-64\".to_owned()")]
-    chunker: String,
+    #[argh(option, default = "Cutting::default()")]
+    chunker: Cutting,
 
     /// sha512-256, sha512 or sha256; default sha512-256
-    #[argh(option, default = "\"sha512-256\".to_owned()")]
-    hash: String,
+    #[argh(option, default = "Algorithm::default()")]
+    hash: Algorithm,
 
     /// xz:LEVEL with level 0 to 9, or none; default xz:6
-    #[argh(option, default = "\"xz:6\".to_owned()")]
-    compression: String,
+    #[argh(option, default = "Compressed(Some(6))")]
+    compression: Compressed,
 
     /// store repeated blocks again
     #[argh(switch)]
@@ -50,34 +49,13 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn pack(arguments: Arguments) -> Result<Command> {
-    let usage = |option: &str, value: &str, what: &str| {
-        Error::Usage(format!("--{option} {value:?} is not {what}"))
-    };
-    let compression = match arguments.compression.as_str() {
-        "none" => None,
-        text => {
-            let level = text
-                .strip_prefix("xz:")
-                .and_then(|level| level.parse().ok());
-            let known = level.filter(|level| *level <= 9);
-            Some(known.ok_or_else(|| {
-                usage(
-                    "compression",
-                    text,
-                    "none or xz:LEVEL with a level from 0 to 9",
-                )
-            })?)
-        }
-    };
     Ok(Command::Pack(Box::new(pack::Options {
-        chunker: Chunker::parse(&arguments.chunker)
-            .ok_or_else(|| usage("chunker", &arguments.chunker, "casync-K or fixed-K"))?,
-        hash: HashAlgorithm::parse(&arguments.hash)
-            .ok_or_else(|| usage("hash", &arguments.hash, "sha512-256, sha512 or sha256"))?,
+        chunker: arguments.chunker.0,
+        hash: arguments.hash.0,
         image: arguments.image,
         output: arguments.output,
         slot: arguments.slot,
-        compression,
+        compression: arguments.compression.0,
         deduplicate: !arguments.no_deduplicate,
         incremental: false,
     })))

@@ -1,13 +1,15 @@
 //! The values of options: sizes, durations, counts, and choices from a list.
 //!
 //! Each is checked here, when it is parsed, so that what is wrong with it is said in terms of what
-//! was typed.
+//! was typed: a message goes on behind the option and its value.
 
 use std::time::Duration;
 
 use argh::FromArgValue;
 
+use crate::chunker::Chunker;
 use crate::clock::Time;
+use crate::hash::HashAlgorithm;
 
 /// Longest duration of an option: added to the clock, any would have to fit.
 const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
@@ -17,6 +19,17 @@ const MAX_DURATION: Duration = Duration::from_secs(1000 * 24 * 3600);
 pub(super) enum FullDownload {
     Allow,
     Refuse,
+}
+
+/// A number of things.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Count(pub(super) usize);
+
+impl FromArgValue for Count {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let count = text.parse().map(Self);
+        count.map_err(|_| "is not a number".to_owned())
+    }
 }
 
 /// How progress is shown, as typed.
@@ -45,7 +58,7 @@ impl FromArgValue for Size {
             .and_then(|number| number.parse::<u64>().ok())
             .and_then(|number| number.checked_mul(1 << unit))
             .map(Size)
-            .ok_or_else(|| format!("{text:?} is not a size such as 8M"))
+            .ok_or_else(|| "is not a size such as 8M".to_owned())
     }
 }
 
@@ -73,7 +86,7 @@ impl FromArgValue for Seconds {
             .and_then(|(number, factor)| Duration::try_from_secs_f64(number * factor).ok())
             .filter(|duration| *duration <= MAX_DURATION)
             .map(Seconds)
-            .ok_or_else(|| format!("{text:?} is not a duration such as 30s or 500ms"))
+            .ok_or_else(|| "is not a duration such as 30s or 500ms".to_owned())
     }
 }
 
@@ -84,9 +97,7 @@ pub(super) struct Floor(pub(super) Time);
 impl FromArgValue for Floor {
     fn from_arg_value(text: &str) -> Result<Self, String> {
         let time = Time::parse(text).map(Self);
-        time.ok_or_else(|| {
-            format!("{text:?} is not a time such as 2026-11-30 or 2026-11-30T12:00:00Z")
-        })
+        time.ok_or_else(|| "is not a time such as 2026-11-30 or 2026-11-30T12:00:00Z".to_owned())
     }
 }
 
@@ -101,8 +112,63 @@ impl FromArgValue for Retries {
             number => number
                 .parse()
                 .map(|number| Self(Some(number)))
-                .map_err(|_| format!("{text:?} is neither a number nor infinite")),
+                .map_err(|_| "is neither a number nor infinite".to_owned()),
         }
+    }
+}
+
+/// How images are cut.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Cutting(pub(super) Chunker);
+
+impl Default for Cutting {
+    fn default() -> Self {
+        Self(Chunker::parse("casync-64").expect("the default is a chunker"))
+    }
+}
+
+impl FromArgValue for Cutting {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let chunker = Chunker::parse(text).map(Self);
+        chunker.ok_or_else(|| "is not casync-K or fixed-K, K in KiB".to_owned())
+    }
+}
+
+/// The algorithm of digests.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Algorithm(pub(super) HashAlgorithm);
+
+impl Default for Algorithm {
+    fn default() -> Self {
+        Self(HashAlgorithm::Sha512_256)
+    }
+}
+
+impl FromArgValue for Algorithm {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        let algorithm = HashAlgorithm::parse(text).map(Self);
+        algorithm.ok_or_else(|| "is not sha512-256, sha512 or sha256".to_owned())
+    }
+}
+
+/// How blocks are stored: `none`, or `xz:LEVEL` with a level from 0 to 9.
+#[cfg(feature = "pack")]
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(super) struct Compressed(pub(super) Option<u32>);
+
+#[cfg(feature = "pack")]
+impl FromArgValue for Compressed {
+    fn from_arg_value(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(None));
+        }
+        let level = text
+            .strip_prefix("xz:")
+            .and_then(|level| level.parse().ok());
+        let known = level.filter(|level| *level <= 9);
+        known
+            .map(|level| Self(Some(level)))
+            .ok_or_else(|| "is not none or xz:LEVEL with a level from 0 to 9".to_owned())
     }
 }
 

@@ -59,6 +59,7 @@ pub(super) fn verify(
     let bundle = access::location(&arguments.bundle)?;
     Ok(Command::Verify(Box::new(Verify {
         level: common.level(),
+        log: common.log.clone(),
         options: Options {
             access: access::access(common, &bundle, variable)?,
             bundle,

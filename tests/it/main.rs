@@ -38,6 +38,8 @@ mod install;
 // Offsets past 4 GiB; only in `make test-cross`, since it takes minutes.
 #[cfg(feature = "pack")]
 mod large;
+// What an install would do, against what it does.
+mod plan;
 // Bad networks and servers: a table of faults against exit, requests, bytes and target.
 mod faults;
 // Requests that are sent before the answers to earlier ones are in, to servers good and bad.
@@ -56,10 +58,24 @@ mod trust;
 // Bundles made to hurt: every bit flipped, every length cut, promises of gigabytes, bombs.
 #[cfg(feature = "signatures")]
 mod hostile;
+// What an update would cost, against what it does.
+#[cfg(feature = "pack")]
+mod estimate;
+// Block indexes: those of the reference, and what they are good for.
+mod index;
+// Signatures that are prepared and added.
+#[cfg(all(feature = "pack", feature = "signatures"))]
+mod sign;
 // What a bundle is, as told to people and programs.
 mod inspect;
 // The command line as users and scripts see it: exit codes, messages, report, progress.
 mod cli;
+// Progress on terminals, in logs, to the service manager; the log file.
+mod terminal;
+// What people read when something is wrong: transcripts of runs.
+mod messages;
+// The manual page and the completions of shells.
+mod manual;
 // The crates: licences, sources, duplicates, C.
 mod dependencies;
 // The repository itself: structure, owners, versions.

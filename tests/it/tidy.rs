@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 35] = [
+const IMPORTS: [(&str, &[&str]); 43] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -32,8 +32,13 @@ const IMPORTS: [(&str, &[&str]); 35] = [
     ("busy", &[]),
     ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
+    ("output", &["error"]),
+    ("image", &["bundle", "chunker", "error", "hash", "scan"]),
+    ("terminal", &[]),
+    ("notify", &[]),
+    ("report", &["error", "http", "notify", "terminal"]),
+    ("link", &[]),
     ("old", &["scan"]),
-    ("report", &["error", "http"]),
     ("retry", &["error", "http"]),
     ("ordered", &["error", "http", "retry"]),
     // but for this: a range is completed in one place alone, also while a header is read.
@@ -48,8 +53,8 @@ const IMPORTS: [(&str, &[&str]); 35] = [
     (
         "seed",
         &[
-            "bundle", "busy", "chunker", "device", "error", "hash", "old", "report", "rugix",
-            "scan",
+            "bundle", "busy", "chunker", "device", "error", "hash", "old", "output", "report",
+            "rugix", "scan",
         ],
     ),
     ("plan", &["bundle", "old", "seed"]),
@@ -70,8 +75,9 @@ const IMPORTS: [(&str, &[&str]); 35] = [
     (
         "install",
         &[
-            "bundle", "busy", "device", "error", "fetch", "hash", "http", "old", "open", "plan",
-            "readback", "remote", "report", "retry", "rugix", "seed", "unpack", "write",
+            "bundle", "busy", "device", "error", "fetch", "hash", "http", "link", "old", "open",
+            "plan", "readback", "remote", "report", "retry", "rugix", "seed", "terminal", "unpack",
+            "write",
         ],
     ),
     // It only compares.
@@ -86,18 +92,36 @@ const IMPORTS: [(&str, &[&str]); 35] = [
         "inspect",
         &["bundle", "error", "hash", "http", "open", "remote", "trust"],
     ),
-    // Around them: the tool that makes bundles, and the command line.
+    // Around them: the tools that make indexes and bundles, and the command line.
+    (
+        "index",
+        &["chunker", "error", "hash", "image", "output", "rugix"],
+    ),
     (
         "pack",
         &[
-            "bundle", "chunker", "error", "hash", "rugix", "scan", "stlv", "xz",
+            "chunker", "error", "hash", "image", "output", "rugix", "scan", "stlv", "xz",
+        ],
+    ),
+    (
+        "sign",
+        &[
+            "error", "hash", "http", "open", "output", "remote", "rugix", "stlv", "trust",
+        ],
+    ),
+    (
+        "estimate",
+        &[
+            "bundle", "chunker", "error", "hash", "image", "install", "link", "old", "output",
+            "pack", "plan", "remote", "scan", "seed", "terminal",
         ],
     ),
     (
         "args",
         &[
-            "chunker", "clock", "connect", "device", "error", "hash", "http", "inspect", "install",
-            "open", "pack", "proxy", "remote", "report", "retry", "seed", "tls", "trust", "verify",
+            "chunker", "clock", "connect", "device", "error", "estimate", "hash", "http", "index",
+            "inspect", "install", "link", "open", "pack", "proxy", "remote", "report", "retry",
+            "seed", "sign", "tls", "trust", "verify",
         ],
     ),
     ("lib", &[]),
@@ -122,10 +146,20 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("p256", &["trust/key"]),
     ("p384", &["trust/key"]),
     ("rsa", &["trust/key"]),
-    ("rustix", &["device"]),
+    ("rustix", &["device", "report"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
-    ("serde", &["report", "pack", "inspect"]),
+    (
+        "serde",
+        &[
+            "report",
+            "pack",
+            "inspect",
+            "index",
+            "estimate",
+            "install/planned",
+        ],
+    ),
     ("serde_json", &["report", "pack"]),
     // The check of an xz stream can be a SHA-256.
     ("sha2", &["hash", "trust/key", "xz"]),

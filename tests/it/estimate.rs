@@ -1,0 +1,145 @@
+//! `reflash estimate`: its numbers against those of real installs, its table, JSON and chart, and
+//! what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use crate::make_bundle::{mixed_image, text_image};
+use crate::server::Server;
+use crate::util::{number, read_json, temp_dir, text, Run};
+
+/// An image and the next version of it: a page that changed, a few bytes inserted, a new tail.
+fn versions() -> (Vec<u8>, Vec<u8>) {
+    let old = mixed_image(1_200_000, 5);
+    let mut new = old.clone();
+    new[200_000..204_096].fill(3);
+    new.splice(700_000..700_000, *b"a few bytes that were not there");
+    new.extend(text_image(90_000, 8));
+    (old, new)
+}
+
+fn run(folder: &Path, words: &[&str]) -> Run {
+    Run::new(words.iter().copied()).dir(folder)
+}
+
+/// What is promised is what happens: the same bundle is packed, served and installed.
+#[test]
+fn bytes_and_requests_are_those_of_an_install() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    let (old, new) = versions();
+    fs::write(path("old"), old).unwrap();
+    fs::write(path("new"), &new).unwrap();
+    for compression in ["xz:6", "none"] {
+        let words = ["estimate", "old", "new", "--json", "--compression"];
+        let estimate = run(folder.path(), &words).arg(compression).run();
+        estimate.expect_exit(0);
+        let told = estimate.json();
+        assert_eq!(number(&told, "/schema"), 1);
+        let chunkings = told.pointer("/updates/0/chunkings").unwrap();
+        assert_eq!(chunkings.as_array().unwrap().len(), 7);
+        for chunking in chunkings.as_array().unwrap() {
+            let chunker = text(chunking, "/chunker");
+            let words = ["pack", "new", "-o", "bundle", "--chunker", chunker];
+            let packed = run(folder.path(), &words).args(["--compression", compression]);
+            packed.run().expect_exit(0);
+            let server = Server::start([("/b", fs::read(path("bundle")).unwrap())]);
+            let words = ["install", &server.url("/b"), "--target", "target"];
+            let install = run(folder.path(), &words)
+                .args(["--seed", "old", "--report", "report"])
+                .arg("--insecure-skip-bundle-verification");
+            install.run().expect_exit(0);
+            fs::remove_file(path("target")).unwrap();
+            let report = read_json(path("report"));
+            assert_eq!(
+                number(chunking, "/blocks_fetched"),
+                number(&report, "/blocks/fetched"),
+                "{chunker}"
+            );
+            // Blocks that are at hand are reckoned, and only matter for gaps.
+            let (bytes, fetched) = (
+                number(chunking, "/bytes"),
+                number(&report, "/bytes/fetched"),
+            );
+            assert!(
+                bytes.abs_diff(fetched) <= 1200 + fetched / 100,
+                "{chunker} {compression}: {bytes} estimated, {fetched} fetched"
+            );
+            let (requests, made) = (
+                number(chunking, "/requests"),
+                number(&report, "/http/requests"),
+            );
+            assert!(
+                requests.abs_diff(made) <= 1,
+                "{chunker} {compression}: {requests} estimated, {made} made"
+            );
+        }
+        let full = number(&told, "/updates/0/full/bytes");
+        assert!(full <= new.len() as u64 + 100_000);
+        assert_eq!(compression == "none", full == new.len() as u64);
+    }
+}
+
+#[test]
+fn a_table_for_people_and_a_chart() {
+    let folder = temp_dir();
+    let path = |name: &str| folder.path().join(name);
+    let (old, new) = versions();
+    fs::write(path("old"), &old).unwrap();
+    fs::write(path("a<b&c"), &new).unwrap();
+    let words = ["estimate", "old", "a<b&c", "old", "--svg", "cost.svg"];
+    let estimate = run(folder.path(), &words)
+        .args(["--chunker", "casync-16", "--chunker", "fixed-4"])
+        .args(["--compression", "xz:0", "--limit-rate", "100k", "--rtt=1s"])
+        .run();
+    estimate.expect_exit(0);
+    for part in [
+        "old to a<b&c",
+        "old to old",
+        "full download",
+        "casync-16",
+        "fixed-4",
+        "100.0 KiB/s, 1000 ms round trip, 8 connections",
+        "Assumed:",
+    ] {
+        estimate.expect_stdout(part);
+    }
+    estimate.expect(
+        !estimate.stdout.contains("casync-64"),
+        "nobody asked for it",
+    );
+    // What is there already costs the headers alone.
+    let rows = estimate.stdout.lines();
+    let rows: Vec<_> = rows.filter(|row| row.starts_with("casync-16")).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows[1].contains(" 0/"), "{}", rows[1]);
+    let chart = fs::read_to_string(path("cost.svg")).unwrap();
+    assert!(chart.starts_with("<svg ") && chart.ends_with("</svg>\n"));
+    assert!(chart.contains("a&lt;b&amp;c") && !chart.contains("a<b"));
+    // A bar for each row, and the paper.
+    assert_eq!(chart.matches("<rect ").count(), 1 + 2 * 3);
+    assert_eq!(
+        chart.matches("<text ").count(),
+        chart.matches("</text>").count()
+    );
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
+
+#[test]
+fn what_cannot_be_estimated_is_refused() {
+    let folder = temp_dir();
+    fs::write(folder.path().join("old"), b"old").unwrap();
+    for (words, said) in [
+        (&["old"][..], "at least one new one"),
+        (&["old", "no-such"], "no-such"),
+        (&["old", "."], "neither a file nor a block device"),
+        (&["old", "old", "--chunker", "casync-65535"], "casync-65535"),
+        (&["old", "old", "--limit-rate", "0"], "never ends"),
+        (&["old", "old", "--workers", "65"], "--workers"),
+        (&["old", "old", "--svg", "old"], "is the image itself"),
+    ] {
+        let outcome = run(folder.path(), &["estimate"]).args(words).run();
+        outcome.expect_exit(2).expect_stderr(said);
+        assert_eq!(fs::read(folder.path().join("old")).unwrap(), b"old");
+    }
+}
