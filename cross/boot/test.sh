@@ -116,12 +116,18 @@ initramfs_tools() {
         skip "initramfs-tools: not installed"
         return
     }
+    [ "$(id -u)" = 0 ] || {
+        skip "initramfs-tools: not root"
+        return
+    }
     cp -R /etc/initramfs-tools "$work/conf"
     mkdir -p "$work/conf/hooks" "$work/conf/scripts/local-top"
     cp "$here/initramfs-tools/hooks/reflash" "$work/conf/hooks/"
     cp "$here/initramfs-tools/scripts/local-top/reflash" "$work/conf/scripts/local-top/"
-    # Without modules: it warns of a kernel that is not installed.
-    mkinitramfs -d "$work/conf" -o "$work/image" 0.0-none 2>"$work/log" || {
+    # Without modules. It looks for the configuration of the kernel: one in a /boot of its own.
+    # shellcheck disable=SC2016 # of the inner shell
+    unshare -m sh -c 'mount -t tmpfs none /boot && echo CONFIG_RD_GZIP=y >/boot/config-0.0-none &&
+        exec mkinitramfs -c gzip -d "$1" -o "$2" 0.0-none' sh "$work/conf" "$work/image" >"$work/log" 2>&1 || {
         fail "initramfs-tools: $(cat "$work/log")"
         return
     }
@@ -144,7 +150,7 @@ dracut_module() {
     mkdir -p "$work/dracut" "$work/unpacked-dracut"
     cp -R /usr/lib/dracut/. "$work/dracut/"
     cp -R "$here/dracut/90reflash" "$work/dracut/modules.d/"
-    dracutbasedir=$work/dracut dracut --force --no-kernel --no-hostonly --no-early-microcode --no-compress \
+    dracutbasedir=$work/dracut dracut --force --no-kernel --no-hostonly --no-early-microcode --no-compress --nostrip \
         --tmpdir "$work" --modules "base network network-legacy reflash" "$work/image" 0.0-none >"$work/log" 2>&1 || {
         fail "dracut: $(cat "$work/log")"
         return

@@ -149,7 +149,7 @@ pub fn make_initramfs(dir: &Path, machine: &Machine, extra: &[(&str, &[u8])]) ->
         bytes: Vec::new(),
         entries: 0,
     };
-    for folder in ["bin", "dev", "etc", "lib", "proc", "root", "run", "sys"] {
+    for folder in ["bin", "dev", "etc", "lib", "proc", "run", "sys", "sysroot"] {
         archive.add(folder, Archive::FOLDER, b"");
     }
     let init = include_bytes!("init");
