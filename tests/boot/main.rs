@@ -9,7 +9,11 @@
 //!
 //! MACHINE: x86_64 or aarch64; BINARY: the static binary; DEBIAN: what debian.sh made ready.
 
-#![allow(unreachable_pub, reason = "nothing outside this program reads it")]
+#![allow(
+    clippy::cast_possible_truncation,
+    unreachable_pub,
+    reason = "it runs on a host, with images of some MiB, and nothing outside reads it"
+)]
 
 mod guest;
 mod images;
