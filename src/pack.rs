@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::{mpsc, Mutex};
 use std::thread;
 
-use liblzma::stream::{Action, Check, Status, Stream};
+use liblzma::stream::{Action, Check, Filters, LzmaOptions, Status, Stream};
 
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
@@ -52,6 +52,9 @@ const BLOCKS_PER_WORKER: usize = 4;
 /// encoder needs (about 100 MiB at level 6) comes on top.
 const MAX_IN_FLIGHT: usize = 512 << 20;
 
+/// Smallest dictionary of the format.
+const MIN_DICTIONARY: u32 = 4096;
+
 /// Bytes that are compressed at once where it is not blocks that are.
 const PIECE: usize = 1 << 20;
 
@@ -70,6 +73,9 @@ pub struct Options {
     pub hash: HashAlgorithm,
     /// The xz preset, 0 to 9, or `None` to store blocks as they are.
     pub compression: Option<u32>,
+    /// Ask no more memory of who unpacks a block than its size: an xz dictionary that is no larger than
+    /// a block can be. The bundle is as valid, but not byte for byte the reference's.
+    pub fit_dictionary: bool,
     /// Store blocks that occur several times only once.
     pub deduplicate: bool,
     /// Mark the update as "incremental": it only delivers payloads, it is no new system.
@@ -86,6 +92,7 @@ impl Options {
             chunker: Chunker::parse("casync-64").expect("the default is a chunker"),
             hash: HashAlgorithm::Sha512_256,
             compression: Some(6),
+            fit_dictionary: false,
             deduplicate: true,
             incremental: false,
         }
@@ -297,7 +304,11 @@ fn store(
         let &(block, stored) = jobs.get(number).ok_or(WITHIN)?;
         let plain = image.read(block)?;
         let compressed = match options.compression {
-            Some(level) if stored => Some(compress(&plain, level)),
+            Some(level) if stored => Some(match options.fit_dictionary {
+                true => encoder(level, options.chunker.max_size())
+                    .and_then(|stream| compress_by(stream, &plain)),
+                false => compress(&plain, level),
+            }),
             _ => None,
         };
         let compressed = compressed.transpose().map_err(|source| Error::Output {
@@ -387,7 +398,20 @@ const RUNNING: Error = Error::Internal("workers run as long as blocks are handed
 /// dictionary's size also decides which matches the encoder finds. It costs a reader of ours
 /// nothing, since that takes the block's size for its window.
 pub fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
-    let mut stream = Stream::new_easy_encoder(level, Check::Crc64)?;
+    compress_by(Stream::new_easy_encoder(level, Check::Crc64)?, plain)
+}
+
+/// The encoder of a level, with a dictionary for blocks of so many bytes.
+fn encoder(level: u32, max_size: u32) -> io::Result<Stream> {
+    let mut lzma = LzmaOptions::new_preset(level)?;
+    lzma.dict_size(max_size.max(MIN_DICTIONARY));
+    Ok(Stream::new_stream_encoder(
+        Filters::new().lzma2(&lzma),
+        Check::Crc64,
+    )?)
+}
+
+fn compress_by(mut stream: Stream, plain: &[u8]) -> io::Result<Vec<u8>> {
     // What a block that cannot be compressed takes, so that the loop rarely runs twice.
     let mut stored = Vec::with_capacity(plain.len() + plain.len() / 64 + 256);
     let mut rest = plain;

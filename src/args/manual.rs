@@ -98,7 +98,7 @@ pub fn man() -> String {
     let mut out = format!(
         ".TH REFLASH 1 \"\" \"reflash {}\" \"User Commands\"\n.SH NAME\nreflash \\- {}\n.SH SYNOPSIS\n",
         env!("CARGO_PKG_VERSION"),
-        roff(info.description.trim_end_matches('.')).to_lowercase(),
+        roff(info.description.trim_end_matches('.')).replacen('I', "i", 1),
     );
     let entries = entries();
     for Entry { info, .. } in &entries {

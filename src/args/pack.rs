@@ -43,6 +43,11 @@ pub(super) struct Arguments {
     #[argh(option, default = "Compressed(Some(6))")]
     compression: Compressed,
 
+    /// an xz dictionary no larger than a block: other installers then need less memory, and the
+    /// bundle is not byte for byte that of Rugix's bundler
+    #[argh(switch)]
+    fit_dictionary: bool,
+
     /// store repeated blocks again
     #[argh(switch)]
     no_deduplicate: bool,
@@ -56,6 +61,7 @@ pub(super) fn pack(arguments: Arguments) -> Result<Command> {
         output: arguments.output,
         slot: arguments.slot,
         compression: arguments.compression.0,
+        fit_dictionary: arguments.fit_dictionary,
         deduplicate: !arguments.no_deduplicate,
         incremental: false,
     })))

@@ -1,7 +1,7 @@
 //! What an install would do, and cost, with nothing written.
 //!
 //! The targets are opened and refused, the headers read, the seeds looked through and everything
-//! decided by the very code of an install ([`Run::prepare`]); then, in place of a first write, it is
+//! decided by the very code of an install (`Run::prepare`); then, in place of a first write, it is
 //! told. So what is promised is what is done, as long as seeds, targets and server stay as they
 //! are.
 //!

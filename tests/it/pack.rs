@@ -288,3 +288,50 @@ fn refuses_what_it_cannot_pack_and_leaves_nothing_behind() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::metadata(&output).unwrap().len(), packed.size);
 }
+
+/// What it costs to unpack a block is told by the header of its stream.
+#[test]
+fn a_dictionary_can_be_fitted_to_the_blocks() {
+    let dir = temp_dir();
+    let image = dir.path().join("image");
+    let plain = vector("images/new.img");
+    fs::write(&image, &plain).unwrap();
+    let mut options = Options::new(&image, dir.path().join("bundle"));
+    // The last byte of a block header is the dictionary: 2 to the power of half of it and 12.
+    let dictionaries = |bundle: &[u8]| {
+        let starts = bundle.windows(8).enumerate();
+        let starts = starts.filter(|(_, bytes)| *bytes == b"\xfd7zXZ\0\0\x04");
+        let all = starts.map(|(at, _)| {
+            assert_eq!(bundle[at + 14..at + 16], [0x21, 1]);
+            bundle[at + 16]
+        });
+        all.collect::<Vec<u8>>()
+    };
+    let (usual, bundle) = packed(&options);
+    assert!(
+        dictionaries(&bundle).iter().all(|bits| *bits == 22),
+        "8 MiB"
+    );
+    options.fit_dictionary = true;
+    let (fitted, bundle) = packed(&options);
+    let small = dictionaries(&bundle)
+        .iter()
+        .filter(|bits| **bits == 12)
+        .count();
+    assert_eq!(small as u64, fitted.stored_blocks, "256 KiB");
+    assert_eq!(fitted.payload, usual.payload);
+    assert!(fitted.size.abs_diff(usual.size) < usual.size / 100);
+    let target = dir.path().join("target");
+    let install = reflash(
+        ["install", &options.output.display().to_string(), "--target"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([
+                target.display().to_string(),
+                "--bundle-hash".to_owned(),
+                fitted.hash.to_string(),
+            ]),
+    );
+    install.expect_exit(0);
+    assert_same_bytes(&fs::read(&target).unwrap(), &plain, "installed");
+}
