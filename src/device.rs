@@ -533,7 +533,9 @@ impl Target {
 
     /// Takes the beginning away again: the medium turned out not to hold what was written.
     pub fn unseal(&self) -> Result<()> {
-        self.write(&[0; HOLD_BACK], 0)?;
+        // A payload may be smaller than what is held back at least.
+        let held = usize::try_from(self.position()).map_or(HOLD_BACK, |size| size.min(HOLD_BACK));
+        self.write(&vec![0; held], 0)?;
         self.sync_medium(0)
     }
 
@@ -606,8 +608,8 @@ impl Target {
         Ok(())
     }
 
-    /// Before the first change: wipes the place of what is held back.
-    fn wipe(&mut self) -> Result<()> {
+    /// Before the first change: wipes the place of what is held back. [`Target::seal`] writes it again.
+    pub fn wipe(&mut self) -> Result<()> {
         if self.wiped {
             return Ok(());
         }
