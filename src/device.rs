@@ -44,6 +44,9 @@ const HOLD_BACK: usize = 4 << 10;
 /// Size and alignment of writes.
 const WRITE_SIZE: u64 = 1 << 20;
 
+/// Sectors are no larger.
+const LARGEST_SECTOR: u64 = 4 << 10;
+
 /// Bytes written between two syncs.
 const SYNC_INTERVAL: u64 = 32 << 20;
 
@@ -404,7 +407,8 @@ impl Target {
 
     /// Has the first `bytes` discarded before the first write. Nothing in there is needed.
     pub fn discard_first(&mut self, bytes: u64) {
-        self.discard = self.old_size.min(bytes);
+        // A device refuses to discard parts of a sector.
+        self.discard = self.old_size.min(bytes) / LARGEST_SECTOR * LARGEST_SECTOR;
     }
 
     /// Bytes taken in so far: where the next block goes.
