@@ -205,6 +205,11 @@ impl Target {
                 return Err(target.refusal("the device has no medium, its size is 0".into()));
             }
             target.capacity = Some(size);
+            // What was written by another way (the whole disk) since somebody opened it is not in its
+            // cache, and what stands there is to be kept by what the medium says.
+            if let Err(error) = file.forget() {
+                log::debug!("{} keeps its cache: {error}", target.named().display());
+            }
         }
         target.old_size = size;
         target.medium = Some(Box::new(file));
