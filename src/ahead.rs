@@ -145,14 +145,27 @@ impl Manners {
 
 /// The ranges that one client is to ask for after the present one, in order.
 #[derive(Debug, Default)]
-pub struct Wanted(Mutex<Vec<Range<u64>>>);
+pub struct Wanted {
+    ranges: Mutex<Vec<Range<u64>>>,
+    /// Nobody wants anything any more.
+    over: AtomicBool,
+}
 
 impl Wanted {
     /// Replaces them.
     pub fn set(&self, ranges: impl Iterator<Item = Range<u64>>) {
-        let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wanted = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         wanted.clear();
         wanted.extend(ranges);
+    }
+
+    /// Nothing is wanted any more: connections that end now do so by our own doing.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 
     fn is_empty(&self) -> bool {
@@ -160,7 +173,7 @@ impl Wanted {
     }
 
     fn get(&self, number: usize) -> Option<Range<u64>> {
-        let wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.ranges.lock().unwrap_or_else(PoisonError::into_inner);
         wanted.get(number).cloned()
     }
 }
@@ -225,8 +238,8 @@ impl Pipeline {
     /// sent before. `None` if answers to other requests are due, and this connection is of no use.
     pub fn request(&mut self, output: &[u8]) -> Option<Vec<u8>> {
         if let Some(range) = self.sent.pop_front() {
-            // Or the range is not the one that was asked for ahead.
-            if with_range(output, &range).as_deref() != Some(output) {
+            // What was sent for it then: it may be for another range now, or another URL.
+            if with_range(&self.head, &range).as_deref() != Some(output) {
                 self.sent.push_front(range);
                 return None;
             }
@@ -408,7 +421,8 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        if self.unanswered || !self.sent.is_empty() {
+        let lost = self.unanswered || !self.sent.is_empty();
+        if lost && !self.wanted.is_over() {
             self.manners.failed();
         } else if self.begun && !self.manners.proven() {
             self.manners.trying.store(false, Ordering::Relaxed);
@@ -582,6 +596,21 @@ mod tests {
         let manners = pipeline.manners.clone();
         drop(pipeline);
         assert_eq!(manners.failures.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn an_answer_from_another_url_is_not_taken() {
+        let mut pipeline = pipeline(&[20..30]);
+        pipeline.request(&head(0..10)).expect("it is new");
+        pipeline.received(&response(b"0123456789"));
+        let elsewhere = String::from_utf8(head(20..30)).expect("text");
+        let elsewhere = elsewhere.replace("GET /b", "GET /c");
+        assert_eq!(pipeline.request(elsewhere.as_bytes()), None);
+        // The server is not to be blamed for what we end ourselves.
+        pipeline.wanted.end();
+        let manners = pipeline.manners.clone();
+        drop(pipeline);
+        assert_eq!(manners.failures.load(Ordering::Relaxed), 0);
     }
 
     #[test]

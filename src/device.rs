@@ -44,6 +44,9 @@ const HOLD_BACK: usize = 4 << 10;
 /// Size and alignment of writes.
 const WRITE_SIZE: u64 = 1 << 20;
 
+/// Sectors are no larger.
+const LARGEST_SECTOR: u64 = 4 << 10;
+
 /// Bytes written between two syncs.
 const SYNC_INTERVAL: u64 = 32 << 20;
 
@@ -212,6 +215,11 @@ impl Target {
                 return Err(target.refusal("the device has no medium, its size is 0".into()));
             }
             target.capacity = Some(size);
+            // What was written by another way (the whole disk) since somebody opened it is not in its
+            // cache, and what stands there is to be kept by what the medium says.
+            if let Err(error) = file.forget() {
+                log::debug!("{} keeps its cache: {error}", target.named().display());
+            }
         }
         target.old_size = size;
         target.medium = Some(Box::new(file));
@@ -414,7 +422,8 @@ impl Target {
 
     /// Has the first `bytes` discarded before the first write. Nothing in there is needed.
     pub fn discard_first(&mut self, bytes: u64) {
-        self.discard = self.old_size.min(bytes);
+        // A device refuses to discard parts of a sector.
+        self.discard = self.old_size.min(bytes) / LARGEST_SECTOR * LARGEST_SECTOR;
     }
 
     /// Bytes taken in so far: where the next block goes.
@@ -543,7 +552,9 @@ impl Target {
 
     /// Takes the beginning away again: the medium turned out not to hold what was written.
     pub fn unseal(&self) -> Result<()> {
-        self.write(&[0; HOLD_BACK], 0)?;
+        // A payload may be smaller than what is held back at least.
+        let held = usize::try_from(self.position()).map_or(HOLD_BACK, |size| size.min(HOLD_BACK));
+        self.write(&vec![0; held], 0)?;
         self.sync_medium(0)
     }
 
@@ -616,8 +627,8 @@ impl Target {
         Ok(())
     }
 
-    /// Before the first change: wipes the place of what is held back.
-    fn wipe(&mut self) -> Result<()> {
+    /// Before the first change: wipes the place of what is held back. [`Target::seal`] writes it again.
+    pub fn wipe(&mut self) -> Result<()> {
         if self.wiped {
             return Ok(());
         }

@@ -395,7 +395,7 @@ impl Client {
 
     /// Something to end this client's blocked reads with, from another thread.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.agent.clone())
+        Stopper(self.agent.clone(), self.wanted.clone())
     }
 
     /// Begins to open so many further connections, for clients that are to be.
@@ -591,11 +591,12 @@ type Response = ureq::http::Response<ureq::Body>;
 
 /// Ends the blocked reads of a client, which is of no use afterwards.
 #[derive(Debug)]
-pub struct Stopper(Agent);
+pub struct Stopper(Agent, Arc<Wanted>);
 
 impl Stopper {
     /// Shuts the client's sockets down.
     pub fn stop(self) {
+        self.1.end();
         self.0.shutdown();
     }
 }

@@ -63,11 +63,22 @@ impl Ordered {
                     Ok(Some(n))
                 }),
             };
-            match result {
-                // A body that ends before the object does: the rest is asked for.
-                Ok(Some(0)) if self.client.size().is_some_and(|size| self.at < size) => {
-                    self.body = None;
+            let short = |at: u64, size: Option<u64>| size.is_some_and(|size| at < size);
+            let result = match result {
+                Ok(Some(0)) if short(self.at, self.client.size()) => {
+                    if self.gained as u64 >= MIN_BYTES {
+                        // A part of the object: the rest is asked for.
+                        self.attempts.progress(std::mem::take(&mut self.gained));
+                        self.body = None;
+                        continue;
+                    }
+                    // One that brings nothing new may do so for ever.
+                    let cause = "the body ends before the bundle does";
+                    Err(Failure::new(Kind::Transient, cause))
                 }
+                result => result,
+            };
+            match result {
                 Ok(Some(n)) if self.at + n as u64 > self.wanted || n == 0 => {
                     // The part of it that was not handed out before.
                     let seen = usize::try_from(self.wanted - self.at).unwrap_or(n).min(n);

@@ -72,22 +72,30 @@ impl Scan<'_> {
     /// Where the image cannot be read, the blocks that could be read are returned together with
     /// the first error.
     pub fn run<T: Copy + Send>(&self, keep: Keep<'_, T>) -> (Vec<Found<T>>, Option<io::Error>) {
+        let mut found = Vec::new();
+        let error = self.each(keep, &mut |block| found.push(block));
+        (found, error)
+    }
+
+    /// The same, one by one: for an image of which the number of such blocks has no bound.
+    pub fn each<T: Copy + Send>(&self, keep: Keep<'_, T>, take: Take<'_, T>) -> Option<io::Error> {
         let window = READ_SIZE.max(self.chunker.max_size() as usize * 2);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = cores.min(MAX_WINDOWS / window).max(1);
         let share = self.size / (threads as u64 * SHARES);
-        self.run_split(share.clamp(MIN_SEGMENT, MAX_SEGMENT), threads, keep)
+        self.split(share.clamp(MIN_SEGMENT, MAX_SEGMENT), threads, keep, take)
     }
 
-    fn run_split<T: Copy + Send>(
+    fn split<T: Copy + Send>(
         &self,
         segment_size: u64,
         threads: usize,
         keep: Keep<'_, T>,
-    ) -> (Vec<Found<T>>, Option<io::Error>) {
+        take: Take<'_, T>,
+    ) -> Option<io::Error> {
         let count = usize::try_from(self.size.div_ceil(segment_size)).unwrap_or(usize::MAX);
         let next = AtomicUsize::new(0);
-        let joined = Mutex::new(Joined::new(self, keep));
+        let joined = Mutex::new(Joined::new(self, keep, take));
         let work = || {
             let mut window = Window::new(self);
             loop {
@@ -114,37 +122,40 @@ impl Scan<'_> {
             work();
         });
         let joined = joined.into_inner().unwrap_or_else(PoisonError::into_inner);
-        (joined.found, joined.error)
+        joined.error
     }
 }
 
 /// What a caller makes of the bytes of a block, if it wants to keep anything.
 pub type Keep<'a, T> = &'a (dyn Fn(&[u8]) -> Option<T> + Sync);
 
+/// Takes the blocks that are kept, in order.
+pub type Take<'a, T> = &'a mut (dyn FnMut(Found<T>) + Send);
+
 /// The segments that are finished, joined as far as all before them are: only then do borders no
 /// longer matter, and blocks that nobody keeps are forgotten.
 struct Joined<'a, T> {
     window: Window<'a>,
     keep: Keep<'a, T>,
+    take: Take<'a, T>,
     /// Finished, but not all before them.
     waiting: BTreeMap<usize, Segment<T>>,
     /// Number of the next segment to join.
     next: usize,
     /// Border up to which all is joined.
     at: u64,
-    found: Vec<Found<T>>,
     error: Option<io::Error>,
 }
 
 impl<'a, T: Copy> Joined<'a, T> {
-    fn new(scan: &Scan<'a>, keep: Keep<'a, T>) -> Self {
+    fn new(scan: &Scan<'a>, keep: Keep<'a, T>, take: Take<'a, T>) -> Self {
         Self {
             window: Window::new(scan),
             keep,
+            take,
             waiting: BTreeMap::new(),
             next: 0,
             at: 0,
-            found: Vec::new(),
             error: None,
         }
     }
@@ -196,7 +207,7 @@ impl<'a, T: Copy> Joined<'a, T> {
                 kept: block.kept?,
             })
         });
-        self.found.extend(kept);
+        kept.for_each(&mut self.take);
     }
 }
 
@@ -323,7 +334,8 @@ mod tests {
         threads: usize,
         keep: Keep<'_, T>,
     ) -> Vec<Found<T>> {
-        let (found, error) = Scan {
+        let mut found = Vec::new();
+        let error = Scan {
             read_at: &|buffer, at| {
                 let at = usize::try_from(at).expect("small");
                 buffer.copy_from_slice(&bytes[at..at + buffer.len()]);
@@ -333,7 +345,7 @@ mod tests {
             chunker: Chunker::parse(chunker).expect("a chunker"),
             progress: &|_| {},
         }
-        .run_split(segment, threads, keep);
+        .split(segment, threads, keep, &mut |block| found.push(block));
         assert!(error.is_none());
         found
     }
@@ -368,7 +380,8 @@ mod tests {
     fn unreadable_stretches_cost_only_themselves() {
         let bytes = image(400_000, 9);
         let scan = |bad: std::ops::Range<u64>| {
-            Scan {
+            let mut found = Vec::new();
+            let error = Scan {
                 read_at: &|buffer, at| {
                     if at < bad.end && at + buffer.len() as u64 > bad.start {
                         return Err(io::ErrorKind::Other.into());
@@ -381,7 +394,10 @@ mod tests {
                 chunker: Chunker::parse("casync-1").expect("a chunker"),
                 progress: &|_| {},
             }
-            .run_split(40_000, 2, &|block| Some(block.len()))
+            .split(40_000, 2, &|block| Some(block.len()), &mut |block| {
+                found.push(block);
+            });
+            (found, error)
         };
         let (all, none) = scan(0..0);
         assert!(none.is_none());

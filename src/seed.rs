@@ -477,21 +477,22 @@ fn add_scanned(
         chunker: index.chunker(),
         progress,
     };
-    let (found, error) = scan.run(&|bytes| index.find(&algorithm.digest(bytes)));
+    // A large one may have a block in millions of places, of which one is enough.
+    let mut take = |block: Found<u32>| {
+        if seed.lasts(block.offset, block.size) {
+            let place = Place {
+                seed: number,
+                offset: block.offset,
+                size: block.size,
+            };
+            have.add(block.kept, place);
+        }
+    };
+    let error = scan.each(&|bytes| index.find(&algorithm.digest(bytes)), &mut take);
     if let Some(error) = error {
         log::warn!(
             "seed {} cannot be read everywhere: {error}; using what could be read",
             seed.path().display()
-        );
-    }
-    for block in found.iter().filter(|b| seed.lasts(b.offset, b.size)) {
-        have.add(
-            block.kept,
-            Place {
-                seed: number,
-                offset: block.offset,
-                size: block.size,
-            },
         );
     }
 }

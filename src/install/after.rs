@@ -87,53 +87,65 @@ impl Run<'_> {
     pub(super) fn read_back(
         &self,
         sources: &Sources<'_>,
-        target: &Target,
+        target: &mut Target,
         offsets: &[u64],
         source: &mut Source<'_>,
     ) -> Result<()> {
         self.reporter.phase(Phase::Verify);
-        let within = target.unsealed()..target.position();
-        let compare = || {
-            target.forget_cache()?;
-            Ok(readback::wrong_blocks(
-                target,
-                sources.index,
-                offsets,
-                &within,
-                &|_| self.reporter.tick(),
-            ))
-        };
-        let wrong = compare()?;
+        let mut wrong = self.compare(sources, target, offsets)?;
         if wrong.is_empty() {
             return Ok(());
         }
-        let error = |wrong: &[u32]| Error::Differs {
+        let error = |target: &Target, wrong: &[u32]| Error::Differs {
             path: target.named(),
             regions: readback::regions(offsets, wrong),
             written: true,
         };
-        if !source.goes_back() {
-            return Err(error(&wrong));
-        }
         log::warn!(
             "{} blocks are not on the target as they were written, writing them again: {}",
             wrong.len(),
-            error(&wrong)
+            error(target, &wrong)
         );
-        let (ahead, none) = (Ahead::new(0), Plan::default());
-        let unpacker = Unpacker::new(None, &none, &ahead);
-        let terms = (
-            &self.options.access.policy,
-            self.options.memory / STORED_SHARE,
-        );
-        source.supply(&[], (0, &[]), &unpacker, terms, |supply| {
-            sources.mend(target, offsets, &wrong, supply)
-        })?;
-        let wrong = compare()?;
+        // If all seemed to stand there already, nothing was held back so far.
+        target.wipe()?;
+        let sealed_later = |block: &u32| {
+            let place = offsets.get(*block as usize);
+            place.is_some_and(|offset| *offset < target.unsealed())
+        };
+        wrong.retain(|block| !sealed_later(block));
+        if !wrong.is_empty() {
+            if !source.goes_back() {
+                return Err(error(target, &wrong));
+            }
+            let (ahead, none) = (Ahead::new(0), Plan::default());
+            let unpacker = Unpacker::new(None, &none, &ahead);
+            let terms = (
+                &self.options.access.policy,
+                self.options.memory / STORED_SHARE,
+            );
+            source.supply(&[], (0, &[]), &unpacker, terms, |supply| {
+                sources.mend(target, offsets, &wrong, supply)
+            })?;
+        }
+        let wrong = self.compare(sources, target, offsets)?;
         if wrong.is_empty() {
             Ok(())
         } else {
-            Err(error(&wrong))
+            Err(error(target, &wrong))
         }
+    }
+
+    /// The blocks that the medium does not give back, but for those held back.
+    fn compare(&self, sources: &Sources<'_>, target: &Target, offsets: &[u64]) -> Result<Vec<u32>> {
+        target.forget_cache()?;
+        let within = target.unsealed()..target.position();
+        let progress = |_| self.reporter.tick();
+        Ok(readback::wrong_blocks(
+            target,
+            sources.index,
+            offsets,
+            &within,
+            &progress,
+        ))
     }
 }

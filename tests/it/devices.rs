@@ -113,6 +113,69 @@ fn what_the_medium_does_not_give_back_is_written_again() {
     }
 }
 
+/// All seems to stand there, as the cache has it; the medium has something else. It is mended as any
+/// other, with the beginning held back, and a target that cannot be mended has none.
+#[test]
+fn what_only_the_cache_has_is_written_again() {
+    let folder = temp_dir();
+    let image = random_image(2_000_000, 1);
+    let made = Bundle::of(Payload::slot("system", &image[..]).chunker("fixed-64")).make();
+    let bundle = folder.path().join("bundle");
+    fs::write(&bundle, &made.bytes).unwrap();
+    let mut install = Install::new(&made, &bundle);
+    install.options.verify = true;
+    for offset in [1_234_567, 100, 5000] {
+        let stale = || {
+            let disk = Disk::new(image.clone());
+            disk.stale(offset);
+            disk
+        };
+        let disk = stale();
+        let (report, result) = install.run(&disk);
+        result.unwrap();
+        assert_eq!(report.result, "installed", "byte {offset}");
+        assert!(disk.bytes() == image, "byte {offset}");
+        for operation in 1..disk.operations() {
+            let disk = stale();
+            disk.fails_after(operation, std::io::ErrorKind::Other);
+            install.run(&disk).1.expect_err("the medium fails");
+            let bytes = disk.bytes();
+            let right = bytes == image || bytes[..HELD_BACK] != image[..HELD_BACK];
+            assert!(right, "byte {offset}, operation {operation}");
+        }
+        let disk = stale();
+        disk.rots(offset, 99);
+        let (report, result) = install.run(&disk);
+        result.expect_err("it cannot be mended");
+        assert_eq!((report.exit, report.result), (5, "failed"));
+        assert!(disk.bytes()[..HELD_BACK] != image[..HELD_BACK]);
+    }
+}
+
+#[test]
+fn a_small_payload_that_is_taken_away_takes_nothing_else() {
+    let folder = temp_dir();
+    let image = random_image(1000, 1);
+    for payload in [
+        Payload::slot("system", &image[..]),
+        Payload::slot("system", &image[..]).plain(),
+    ] {
+        let made = Bundle::of(payload).make();
+        let bundle = folder.path().join("bundle");
+        fs::write(&bundle, &made.bytes).unwrap();
+        let mut install = Install::new(&made, &bundle);
+        install.options.verify = true;
+        install.options.allow_missing_index = true;
+        let before = random_image(10_000, 2);
+        let disk = Disk::new(before.clone());
+        disk.rots(100, 99);
+        install.run(&disk).1.expect_err("the medium rots");
+        let after = disk.bytes();
+        assert!(after[..image.len()] != image[..]);
+        assert!(after[image.len()..] == before[image.len()..]);
+    }
+}
+
 #[test]
 fn reading_back_is_a_phase_and_costs_no_download() {
     let site = Site::of(Payload::slot("system", mixed_image(900_000, 2)).chunker("casync-8"));

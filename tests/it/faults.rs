@@ -1646,6 +1646,16 @@ fn an_ordered_download_starts_over_where_there_are_no_ranges() {
         done.outcome.expect_exit(3);
         assert_eq!(done.state, Some(Incomplete));
         assert!(server.requests().len() <= 2 * (RETRIES + 1) + 1);
+
+        // The same, where only the first answer tells how long the file is.
+        let (server, done) = ordered([
+            no_ranges(),
+            rule(When::Always, Fault::ShortBody(200_000)),
+            rule(When::After(1), Fault::NoContentLength),
+        ]);
+        done.outcome.expect_exit(3);
+        assert_eq!(done.state, Some(Incomplete));
+        assert!(server.requests().len() <= 2 * (RETRIES + 1) + 1);
     }
 }
 

@@ -44,6 +44,8 @@ struct State {
     unreadable: Range<u64>,
     /// After a sync, a byte here has lost a bit, so many times.
     rotting: Option<(usize, usize)>,
+    /// The cache has this byte right, the medium has not.
+    stale: Option<usize>,
 }
 
 /// A block device in memory. Its clones are the same device.
@@ -62,6 +64,7 @@ impl Disk {
             written: Vec::new(),
             unreadable: 0..0,
             rotting: None,
+            stale: None,
         })))
     }
 
@@ -82,6 +85,11 @@ impl Disk {
 
     pub fn rots(&self, offset: usize, times: usize) {
         self.state().rotting = Some((offset, times));
+    }
+
+    /// Reads give this byte right only until the cache is dropped.
+    pub fn stale(&self, offset: usize) {
+        self.state().stale = Some(offset);
     }
 
     pub fn operations(&self) -> usize {
@@ -182,12 +190,18 @@ impl Medium for Disk {
     }
 
     fn forget(&self) -> io::Result<()> {
+        let mut state = self.state();
+        if let Some(offset) = state.stale.take() {
+            state.bytes[offset] ^= 4;
+            state.durable[offset] ^= 4;
+        }
         Ok(())
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         let mut state = self.state();
         state.operation()?;
+        assert_eq!(range.end % 4096, 0, "a device refuses a part of a sector");
         // What a medium gives for it is its own business.
         let place = place(&range);
         state.bytes[place.clone()].fill(0xdc);

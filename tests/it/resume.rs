@@ -114,6 +114,73 @@ fn a_power_cut_while_the_old_image_is_written_over_costs_the_rest() {
     cut_everywhere(&old, payload("casync-8"), 6);
 }
 
+/// Two bundles in turn onto the same target, with whatever memory, options and power there is: what
+/// is there afterwards is one of the images, what was there before, or nothing that looks like one.
+#[test]
+fn power_cuts_between_several_images_never_mix_them() {
+    let folder = temp_dir();
+    let mut complete = 0;
+    for seed in 0..40 {
+        let mut random = Random::new(seed);
+        let old = [&text_image(9000, seed)[..], &mixed_image(600_000, seed)].concat();
+        let size = 200_000 + random.below(500_000);
+        let images = [
+            edit(&old, seed),
+            [&text_image(5000, seed + 100)[..], &old[9000..]].concat(),
+            // Begins as the old one and repeats all of it.
+            [&old[..], &old[..size.min(old.len())]].concat(),
+        ];
+        let installs = images.iter().enumerate().map(|(number, image)| {
+            let chunker = ["fixed-4", "casync-4", "casync-16", "fixed-64"][random.below(4)];
+            let mut payload = Payload::slot("system", &image[..]).chunker(chunker);
+            if random.below(2) == 0 {
+                payload = payload.xz(0);
+            }
+            if random.below(2) == 0 {
+                payload = payload.dedup();
+            }
+            let bundle = folder.path().join(number.to_string());
+            let made = Bundle::of(payload).make();
+            fs::write(&bundle, &made.bytes).unwrap();
+            (made, bundle)
+        });
+        let installs: Vec<_> = installs.collect();
+        let mut content = old.clone();
+        content.resize(1_500_000, 0xa5);
+        let mut disk = Disk::new(content);
+        for round in 0..8 {
+            let what = format!("seed {seed}, round {round}");
+            let (made, bundle) = &installs[random.below(installs.len())];
+            let mut install = Install::new(made, bundle).memory(1 << (12 + random.below(12)));
+            install.options.verify = random.below(2) == 0;
+            install.options.discard = random.below(3) == 0;
+            install.options.target_seed = random.below(4) > 0;
+            install.options.merge = random.below(2) == 0;
+            let before = disk.bytes();
+            disk.fails_after(random.below(14), io::ErrorKind::Other);
+            let (_, result) = install.run(&disk);
+            let image = &made.payloads[0].image;
+            if result.is_ok() {
+                assert!(disk.bytes().starts_with(image), "{what}");
+                complete += 1;
+            }
+            disk = match result {
+                Ok(()) => Disk::new(disk.bytes()),
+                Err(_) => disk.after_power_cut(&mut random),
+            };
+            let after = disk.bytes();
+            let false_image = |image: &Vec<u8>| {
+                after[..HELD_BACK] == image[..HELD_BACK] && !after.starts_with(image)
+            };
+            // A whole image may begin as another one.
+            let whole = images.iter().chain([&old]).any(|it| after.starts_with(it));
+            let none = !images.iter().chain([&old]).any(false_image);
+            assert!(after == before || whole || none, "{what}");
+        }
+    }
+    assert!(complete > 20, "only {complete} were not cut");
+}
+
 #[test]
 fn errors_of_the_medium_are_fatal_and_say_what_failed() {
     let image = random_image(2_500_000, 7);
