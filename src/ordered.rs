@@ -85,7 +85,8 @@ impl Ordered {
                     buffer.copy_within(seen..n, 0);
                     self.at += n as u64;
                     self.wanted = self.wanted.max(self.at);
-                    self.gained += n - seen;
+                    // Of gigabytes, on a machine of 32 bits.
+                    self.gained = self.gained.saturating_add(n - seen);
                     return Ok(n - seen);
                 }
                 Ok(n) => self.at += n.unwrap_or(0) as u64,
