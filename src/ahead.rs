@@ -274,7 +274,8 @@ impl Pipeline {
             _ => self.size,
         };
         let sizes = self.sent.iter().map(|range| range.end - range.start);
-        let mut under_way = left + sizes.sum::<u64>();
+        // `left` is whatever the server says.
+        let mut under_way = left.saturating_add(sizes.sum());
         let most = self.manners.most_requests.load(Ordering::Relaxed);
         while under_way < WINDOW && self.sent.len() < MAX_AHEAD && self.requests < most {
             let Some(range) = self.wanted.get(self.sent.len()) else {
@@ -611,6 +612,16 @@ mod tests {
         let manners = pipeline.manners.clone();
         drop(pipeline);
         assert_eq!(manners.failures.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn an_endless_answer_is_only_an_answer() {
+        let mut pipeline = pipeline(&[20..30, 40..50]);
+        pipeline.request(&head(0..10)).expect("it is new");
+        let endless = format!("HTTP/1.1 206 P\r\nContent-Length: {}\r\n\r\nx", u64::MAX);
+        assert_eq!(pipeline.received(endless.as_bytes()), endless.len());
+        assert!(pipeline.more().is_empty());
+        assert_eq!(pipeline.stage, Stage::Body(u64::MAX - 1));
     }
 
     #[test]
