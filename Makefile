@@ -46,7 +46,7 @@ test: ## unit and integration tests
 
 .PHONY: test-lzma-rust2
 test-lzma-rust2: ## what depends on the decoder, with the other one
-	$(CARGO) test --locked --features lzma-rust2 -- xz golden
+	$(CARGO) test --locked --features lzma-rust2 --lib xz
 
 .PHONY: fuzz-smoke
 fuzz-smoke: ## every parser of remote bytes a fixed number of times, on stable Rust, in half a minute

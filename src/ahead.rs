@@ -601,7 +601,7 @@ mod tests {
 
     #[test]
     fn an_answer_from_another_url_is_not_taken() {
-        let mut pipeline = pipeline(&[20..30]);
+        let mut pipeline = pipeline(&[20..30, 30..40]);
         pipeline.request(&head(0..10)).expect("it is new");
         pipeline.received(&response(b"0123456789"));
         let elsewhere = String::from_utf8(head(20..30)).expect("text");
