@@ -286,18 +286,37 @@ fn find_old(target: &Target, reach: u64, index: &Index, progress: &(dyn Fn(u64) 
         return Old::default();
     }
     let algorithm = index.algorithm();
-    let scan = Scan {
-        read_at: &|buffer, offset| target.read_medium(buffer, offset),
-        size: reach,
-        chunker: index.chunker(),
-        progress,
-    };
-    let (mut found, error) = scan.run(&|bytes| index.find(&algorithm.digest(bytes)));
-    if let Some(error) = error {
-        log::warn!(
-            "target {} cannot be read everywhere: {error}; using what could be read",
-            target.path().display()
-        );
+    let max_size = u64::from(index.chunker().max_size());
+    let most = index.size_bounds().1;
+    let most = (most + most / OLD_SURPLUS).min(target.old_size());
+    let mut found: Vec<Found<u32>> = Vec::new();
+    let (mut from, mut to) = (0, reach);
+    loop {
+        let scan = Scan {
+            read_at: &|buffer, offset| target.read_medium(buffer, from + offset),
+            size: to - from,
+            chunker: index.chunker(),
+            progress: if from == 0 { progress } else { &|_| {} },
+        };
+        let (more, error) = scan.run(&|bytes| index.find(&algorithm.digest(bytes)));
+        found.extend(more.into_iter().map(|block| Found {
+            offset: from + block.offset,
+            ..block
+        }));
+        if let Some(error) = error {
+            log::warn!(
+                "target {} cannot be read everywhere: {error}; using what could be read",
+                target.path().display()
+            );
+            break;
+        }
+        let Some(last) = found.last() else { break };
+        let end = last.offset + u64::from(last.size);
+        if to >= most || end + 2 * max_size < to {
+            break;
+        }
+        // Still as the payload: it is larger than guessed. A border is where to go on.
+        (from, to) = (end, most.min(to + (to / 2).max(4 * max_size)));
     }
     for last in find_last(target, &found, index) {
         // Behind the image may stand what goes on like one of its blocks.

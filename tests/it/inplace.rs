@@ -265,3 +265,17 @@ fn repeats_stand_where_they_stood() {
     assert!(report.blocks.kept > 180, "{:?}", report.blocks);
     assert!(report.blocks.copied > 20, "{:?}", report.blocks);
 }
+
+/// Blocks are much larger than usual, and their sizes are not known: the target is looked through to
+/// its end all the same.
+#[test]
+fn a_payload_of_the_largest_blocks_is_recognized() {
+    let folder = temp_dir();
+    let image: Vec<u8> = (1..=40).flat_map(|n| vec![n; 64 << 10]).collect();
+    let payload = Payload::slot("system", &image[..]).chunker("casync-16");
+    let (made, disk) = case(&image, payload.xz(0));
+    let bundle = folder.path().join("bundle");
+    fs::write(&bundle, &made.bytes).unwrap();
+    let report = Install::new(&made, &bundle).installs(&disk, "largest blocks");
+    assert_eq!(report.result, "current");
+}
