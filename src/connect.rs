@@ -13,19 +13,20 @@
 //! proxies at all: names are resolved to the proxy's address here, and where a plain request goes
 //! to one, its head is rewritten on the way out.
 //!
-//! The one file that uses `ureq::unversioned`, which may change with any release.
+//! With its socket (`wire`) the one module that uses `ureq::unversioned`, which may change with any release.
+
+mod wire;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::mem::MaybeUninit;
-use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
+use socket2::{Socket, TcpKeepalive};
 use ureq::config::Config;
 use ureq::http::uri::Scheme;
 use ureq::http::Uri;
@@ -35,6 +36,7 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Error, Timeout};
 
+use self::wire::{is_quiet, tcp_socket, Handle, Wire};
 use crate::ahead::{Manners, Pipeline, Wanted};
 use crate::proxy::{self, parse_address, Absolute, Proxies, Proxy};
 use crate::tls::{self, Session, Tls};
@@ -47,13 +49,6 @@ const MAX_SHARE: Duration = Duration::from_millis(2500);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
-
-/// Linux: a read that does not wait. One system call, where a socket that is made non-blocking and
-/// blocking again takes five.
-const MSG_DONTWAIT: i32 = 0x40;
-
-/// Linux: what is read stays to be read.
-const MSG_PEEK: i32 = 0x02;
 
 /// A connection that was opened ahead is used for as long. Servers drop those on which nothing is
 /// asked for sooner than others, the hasty ones after some seconds.
@@ -605,158 +600,6 @@ impl Dialler {
             log::debug!("socket option: {error}");
         }
         Ok(wire)
-    }
-}
-
-// ---- sockets ---------------------------------------------------------------------------------
-
-fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
-    let domain = Domain::for_address(address);
-    Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
-}
-
-fn is_quiet(socket: &Socket) -> bool {
-    let mut byte = [MaybeUninit::uninit()];
-    let read = socket.recv_with_flags(&mut byte, MSG_DONTWAIT);
-    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-}
-
-/// A socket that another thread can shut down.
-#[derive(Debug)]
-struct Handle(Socket);
-
-impl ShutdownHandle for Handle {
-    fn shutdown(&self) {
-        if let Err(error) = self.0.shutdown(Shutdown::Both) {
-            log::debug!("shutdown: {error}");
-        }
-    }
-}
-
-/// A socket, and the timeouts it has now.
-#[derive(Debug)]
-struct Wire {
-    socket: Arc<Handle>,
-    read_timeout: Option<Duration>,
-    write_timeout: Option<Duration>,
-}
-
-impl Wire {
-    /// The socket as a stream that fails when the time is up.
-    fn timed(&mut self, timeout: NextTimeout) -> Timed<'_> {
-        Timed {
-            wire: self,
-            timeout,
-            since: Instant::now(),
-        }
-    }
-
-    /// True if the other side has neither sent something unasked nor gone.
-    fn is_quiet(&self) -> bool {
-        is_quiet(&self.socket.0)
-    }
-
-    /// True if the other side has gone, and all that it sent was read.
-    fn has_ended(&self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        let flags = MSG_DONTWAIT | MSG_PEEK;
-        match self.socket.0.recv_with_flags(&mut byte, flags) {
-            Ok(read) => read == 0,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
-/// A [`Wire`] for one operation. Errors of time are ureq's, wrapped as ureq wraps them.
-struct Timed<'a> {
-    wire: &'a mut Wire,
-    timeout: NextTimeout,
-    /// When the operation began.
-    since: Instant,
-}
-
-impl Timed<'_> {
-    /// What is left of the limit that comes first, none if there is no limit, and its name. `cap` is
-    /// the limit of a single read or write.
-    fn left(
-        &self,
-        cap: impl Fn(NextTimeout) -> NextTimeout,
-    ) -> io::Result<(Option<Duration>, Timeout)> {
-        let mut limit = self.timeout;
-        if !limit.after.is_not_happening() {
-            limit.after = limit.after.saturating_sub(self.since.elapsed()).into();
-        }
-        let limit = cap(limit);
-        if limit.after.is_zero() {
-            return Err(io::Error::other(Error::Timeout(limit.reason)));
-        }
-        let left = (!limit.after.is_not_happening()).then(|| (*limit.after).max(SHORTEST));
-        Ok((left, limit.reason))
-    }
-}
-
-fn is_timeout(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-    )
-}
-
-impl Read for Timed<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let (whole, reason) = self.left(NextTimeout::for_read)?;
-        let began = Instant::now();
-        loop {
-            // A signal interrupts a read with a timeout, whatever its handler asks for.
-            let left = whole.map(|whole| whole.saturating_sub(began.elapsed()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(io::Error::other(Error::Timeout(reason)));
-            }
-            // The full value as long as nothing was lost: it then need not be set each time.
-            let wanted = left.filter(|_| began.elapsed() > GRACE).or(whole);
-            let wanted = wanted.map(|wanted| wanted.max(SHORTEST));
-            if self.wire.read_timeout != wanted {
-                self.wire.socket.0.set_read_timeout(wanted)?;
-                self.wire.read_timeout = wanted;
-            }
-            match (&self.wire.socket.0).read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What TCP_USER_TIMEOUT and keep-alive find is an error of this kind, too.
-                Err(error) if is_timeout(&error) => {
-                    return Err(io::Error::other(Error::Timeout(reason)))
-                }
-                other => return other,
-            }
-        }
-    }
-}
-
-/// Less may be rounded to zero, which is no limit at all.
-const SHORTEST: Duration = Duration::from_millis(1);
-
-/// An interruption so early needs no shorter timeout.
-const GRACE: Duration = Duration::from_millis(50);
-
-impl Write for Timed<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let (wanted, reason) = self.left(NextTimeout::for_write)?;
-        if self.wire.write_timeout != wanted {
-            self.wire.socket.0.set_write_timeout(wanted)?;
-            self.wire.write_timeout = wanted;
-        }
-        loop {
-            match (&self.wire.socket.0).write(bytes) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_timeout(&error) => {
-                    return Err(io::Error::other(Error::Timeout(reason)))
-                }
-                other => return other,
-            }
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

@@ -20,6 +20,8 @@
 //! (`stall_timeout`): a healthy slow link may need minutes. Failures are classified here;
 //! retrying and waiting is `fetch.rs`'s business.
 
+mod url;
+
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -27,9 +29,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ureq::{Agent, BodyReader};
 
+pub use self::url::{check_url, is_http_url, shown};
+use self::url::{join, same_origin, split_user_info};
 use crate::ahead::Wanted;
 pub use crate::ahead::{MAX_AHEAD, WINDOW};
 use crate::connect::{Dialler, Names, Network, Outlook, Trouble};
@@ -802,56 +806,6 @@ fn content_range(headers: &HeaderMap) -> Result<(Range<u64>, Option<u64>), Failu
     }
 }
 
-/// True for URLs this file can fetch.
-pub fn is_http_url(text: &str) -> bool {
-    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
-    scheme.is_some_and(|s| s.eq_ignore_ascii_case("http") || s.eq_ignore_ascii_case("https"))
-}
-
-/// Why a URL cannot be fetched, as far as that can be seen from it.
-pub fn check_url(url: &str) -> Result<(), &'static str> {
-    let uri: Uri = url.parse().map_err(|_| "it is malformed")?;
-    let authority = uri.authority().ok_or("it names no host")?;
-    if authority.host().is_empty() {
-        return Err("it names no host");
-    }
-    // What stands behind the host, which `authority.port` gives only if it is one.
-    let host_on = authority.as_str().rsplit('@').next().unwrap_or_default();
-    match host_on
-        .strip_prefix(authority.host())
-        .map(|port| port.strip_prefix(':'))
-    {
-        Some(Some(port)) if port.parse::<u16>().is_err() => Err("its port is no port"),
-        _ => Ok(()),
-    }
-}
-
-/// A URL without user info, query and fragment.
-pub fn shown(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    let (host, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
-}
-
-/// A URL without its user info, and that.
-fn split_user_info(url: &str) -> (String, Option<&str>) {
-    let whole = || (url.to_owned(), None);
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return whole();
-    };
-    let (authority, path) = rest
-        .find(['/', '?', '#'])
-        .map_or((rest, ""), |at| rest.split_at(at));
-    let Some((user_info, host)) = authority.rsplit_once('@') else {
-        return whole();
-    };
-    (format!("{scheme}://{host}{path}"), Some(user_info))
-}
-
 fn credentials(user_info: &str) -> Option<Header> {
     let mut value: HeaderValue = proxy::basic(user_info).parse().ok()?;
     value.set_sensitive(true);
@@ -859,41 +813,6 @@ fn credentials(user_info: &str) -> Option<Header> {
         name: header::AUTHORIZATION,
         value,
     })
-}
-
-/// Whether two URLs have scheme, host and port in common.
-fn same_origin(a: &str, b: &str) -> bool {
-    let origin = |url: &str| {
-        let uri: Uri = url.parse().ok()?;
-        let (scheme, host) = (
-            uri.scheme_str()?.to_owned(),
-            uri.host()?.to_ascii_lowercase(),
-        );
-        let default = if scheme == "https" { 443 } else { 80 };
-        Some((scheme, host, uri.port_u16().unwrap_or(default)))
-    };
-    let a = origin(a);
-    a.is_some() && a == origin(b)
-}
-
-/// Resolves the target of a redirect against the URL that gave it.
-fn join(base: &str, to: &str) -> Option<String> {
-    if to.contains("://") {
-        return Some(to.to_owned());
-    }
-    let (scheme, rest) = base.split_once("://")?;
-    if let Some(host_on) = to.strip_prefix("//") {
-        return Some(format!("{scheme}://{host_on}"));
-    }
-    let rest = rest.split(['?', '#']).next()?;
-    let (host, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
-    let path = match (to.as_bytes().first()?, path.rfind('/')) {
-        (b'/', _) => to.to_owned(),
-        (b'?', _) => format!("{path}{to}"),
-        (_, Some(at)) => format!("{}/{to}", path.get(..at)?),
-        (_, None) => format!("/{to}"),
-    };
-    Some(format!("{scheme}://{host}{path}"))
 }
 
 #[cfg(test)]
@@ -928,27 +847,6 @@ mod tests {
         }
         assert_eq!(parse("bytes 5-9/10", Some("6")), None);
         assert!(content_range(&HeaderMap::new()).is_err());
-    }
-
-    #[test]
-    fn impossible_urls_are_noticed() {
-        for good in [
-            "http://h/b",
-            "http://u:p@h:80/b?c",
-            "http://[::1]:8080/b",
-            "https://h",
-        ] {
-            assert_eq!(check_url(good), Ok(()), "{good}");
-        }
-        for bad in [
-            "http://",
-            "http://h:99999/b",
-            "http://h:x/b",
-            "http://h:/b",
-            "http://h/ b",
-        ] {
-            assert!(check_url(bad).is_err(), "{bad}");
-        }
     }
 
     #[test]
@@ -1003,21 +901,6 @@ mod tests {
         ] {
             assert_eq!(same_origin("http://h/a", other), expected, "{other}");
         }
-    }
-
-    #[test]
-    fn redirects_are_resolved() {
-        for (to, expected) in [
-            ("https://b/c", "https://b/c"),
-            ("//b/c", "http://b/c"),
-            ("/c", "http://a:1/c"),
-            ("c", "http://a:1/x/c"),
-            ("?c", "http://a:1/x/y?c"),
-        ] {
-            assert_eq!(join("http://a:1/x/y?z", to).as_deref(), Some(expected));
-        }
-        assert_eq!(join("http://a", "c").as_deref(), Some("http://a/c"));
-        assert_eq!(join("http://a", ""), None);
     }
 
     #[test]
