@@ -42,24 +42,6 @@
 //! allocated: `plain` to exactly the walked sum, and in lzma-rs a vector that grows by doubling to
 //! less than twice that, at most 64 KiB for a stored chunk, and some 50 KiB of state.
 //!
-//! # What is leant on in lzma-rs 0.3.0
-//!
-//! - Chunk headers and stored bytes are read with `read_exact` straight from the input; packed
-//!   bytes with `read` and `fill_buf` through a `Take` limited to the stated packed size. Should
-//!   another version do this differently, the gate refuses good streams; it does not open.
-//! - A packed chunk ends in an error unless it made exactly its stated plain size. A match may pass
-//!   that size by 272 bytes inside lzma-rs before it notices.
-//! - A reset of state with new properties makes all of the decoder's state new. The walk demands
-//!   one before the first packed chunk of every xz block, so a decoder can be kept without
-//!   `Lzma2Decoder::reset` (which would give back the literal table each time), whatever came
-//!   before. After a failure it is made anew all the same.
-//! - It does not look whether the range decoder ends a chunk in the state an encoder leaves, and
-//!   does not show it. A chunk damaged only there unpacks to the same bytes; other damage is for
-//!   the check of the xz block, and in a bundle for the digest of the block.
-//! - No input panics it: table indexes are masked or bounded by lc + lp ≤ 4 and pb ≤ 4, distances
-//!   are checked against the output, the longest distance fits 32 bits, and each step makes at
-//!   least a byte or fails, so it ends.
-//!
 //! # Limits and choices
 //!
 //! - Exactly one stream. A second one, or stream padding, is legal `.xz` and refused: each stored
@@ -72,15 +54,14 @@
 
 #![deny(clippy::indexing_slicing)]
 
+mod lzma2;
+
 use std::fmt;
-use std::io::Read;
-#[cfg(not(feature = "lzma-rust2"))]
-use std::io::{self, BufRead};
 
 use crc::{Crc, Table};
-#[cfg(not(feature = "lzma-rust2"))]
-use lzma_rs::decompress::raw::Lzma2Decoder;
 use sha2::{Digest as _, Sha256};
+
+use self::lzma2::{Lzma2, Walk};
 
 // Bundles use CRC64, and CRC32 only for the few bytes of headers: its table may be small.
 static CRC32: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&crc::CRC_32_ISO_HDLC);
@@ -101,13 +82,7 @@ const MAX_DICTIONARY: u8 = 40;
 const MAX_CHUNK: u64 = 1 << 21;
 /// The least a packed chunk can take: a header of five bytes, and five to start the range decoder.
 const MIN_CHUNK: u64 = 10;
-/// The range decoder starts from five bytes, of which the first is zero.
-const RANGE_START: usize = 5;
-
 const ENDS_EARLY: Refused = Refused::Corrupt("ends early");
-const DAMAGED: Refused = Refused::Corrupt("packed data does not unpack");
-const OTHER_SIZE: Refused = Refused::Corrupt("chunks do not unpack to the size they state");
-
 /// Something legal in `.xz` that is not read here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
@@ -207,72 +182,13 @@ impl Decoder {
     fn unpack(&mut self, mut blocks: Blocks<'_>, plain: &mut Vec<u8>) -> Result<()> {
         while let Some(block) = blocks.next()? {
             let start = plain.len();
-            self.lzma2.unpack(&block, plain)?;
+            self.lzma2.unpack(block.chunks, block.plain, plain)?;
             let made = plain.get(start..).unwrap_or_default();
-            if made.len() != block.plain {
-                return Err(OTHER_SIZE);
-            }
             if !blocks.check.matches(made, block.check) {
                 return Err(Refused::Corrupt("check does not match the data"));
             }
         }
         Ok(())
-    }
-}
-
-/// What unpacks LZMA2 chunks: lzma-rs, which is part of the product's shape. It must not make more
-/// than the walk found, and must use all of the chunks.
-#[cfg(not(feature = "lzma-rust2"))]
-#[derive(Debug)]
-struct Lzma2(Lzma2Decoder);
-
-#[cfg(not(feature = "lzma-rust2"))]
-impl Lzma2 {
-    fn new() -> Self {
-        Self(Lzma2Decoder::new())
-    }
-
-    /// Appends what the chunks of `block` hold.
-    fn unpack(&mut self, block: &Block<'_>, plain: &mut Vec<u8>) -> Result<()> {
-        let mut gate = Gate::new(block.chunks);
-        if self.0.decompress(&mut gate, plain).is_err() {
-            return Err(gate.refused.unwrap_or(DAMAGED));
-        }
-        if gate.is_done() {
-            Ok(())
-        } else {
-            Err(OTHER_SIZE)
-        }
-    }
-}
-
-/// The same by lzma-rust2: half as fast again, with state of its own for each stream. It is strict
-/// about the ends of chunks, so that it needs no gate; exactly the walked size is read from it.
-#[cfg(feature = "lzma-rust2")]
-#[derive(Debug)]
-struct Lzma2;
-
-#[cfg(feature = "lzma-rust2")]
-impl Lzma2 {
-    fn new() -> Self {
-        Self
-    }
-
-    fn unpack(&mut self, block: &Block<'_>, plain: &mut Vec<u8>) -> Result<()> {
-        // All that is made is the window: a larger one is of no use, whatever the stream states.
-        let window = u32::try_from(block.plain).map_err(|_| OTHER_SIZE)?;
-        let mut reader = lzma_rust2::Lzma2Reader::new(block.chunks, window, None);
-        let start = plain.len();
-        plain.resize(start + block.plain, 0);
-        let into = plain.get_mut(start..).unwrap_or_default();
-        reader.read_exact(into).map_err(|_| DAMAGED)?;
-        // The end marker is read with the byte that is not there.
-        let ended = matches!(reader.read(&mut [0]), Ok(0));
-        if ended && reader.into_inner().is_empty() {
-            Ok(())
-        } else {
-            Err(OTHER_SIZE)
-        }
     }
 }
 
@@ -558,222 +474,6 @@ fn block_header(whole: &[u8]) -> Result<(Option<u64>, Option<u64>)> {
         return Err(Refused::Unsupported(Feature::BlockHeaderPadding));
     }
     Ok((packed, plain))
-}
-
-/// An LZMA2 chunk as its header states it.
-#[derive(Clone, Copy, Debug)]
-struct Chunk {
-    control: u8,
-    /// Bytes read one header field after the other; those of a stored chunk are all such.
-    head: usize,
-    packed: usize,
-    plain: usize,
-}
-
-impl Chunk {
-    /// Reads the header at the start of `rest`.
-    fn parse(rest: &[u8]) -> Result<Self> {
-        match *rest {
-            [0, ..] => Ok(Self {
-                control: 0,
-                head: 1,
-                packed: 0,
-                plain: 0,
-            }),
-            [control @ 1..=2, high, low, ..] => {
-                let plain = usize::from(u16::from_be_bytes([high, low])) + 1;
-                Ok(Self {
-                    control,
-                    head: 3 + plain,
-                    packed: 0,
-                    plain,
-                })
-            }
-            [control @ 0x80..=0xff, plain_1, plain_0, packed_1, packed_0, ..] => {
-                let plain = u32::from_be_bytes([0, control & 0x1f, plain_1, plain_0]);
-                let packed = usize::from(u16::from_be_bytes([packed_1, packed_0])) + 1;
-                // 21 bits fit any usize of the machines this runs on.
-                let plain = usize::try_from(plain).map_err(|_| ENDS_EARLY)? + 1;
-                let head = if control >= 0xc0 { 6 } else { 5 };
-                Ok(Self {
-                    control,
-                    head,
-                    packed,
-                    plain,
-                })
-            }
-            [3..=0x7f, ..] => Err(Refused::Corrupt("invalid chunk")),
-            _ => Err(ENDS_EARLY),
-        }
-    }
-
-    fn resets_dictionary(self) -> bool {
-        self.control == 1 || self.control >= 0xe0
-    }
-
-    fn is_packed(self) -> bool {
-        self.control >= 0x80
-    }
-
-    fn has_properties(self) -> bool {
-        self.control >= 0xc0
-    }
-}
-
-/// First step of the bound: the chunk headers of an xz block, without what is between them.
-struct Walk<'a> {
-    rest: &'a [u8],
-    plain: usize,
-    /// A dictionary reset has been seen.
-    begun: bool,
-    /// Properties have been seen since then, and with them a reset of the state.
-    ready: bool,
-}
-
-impl<'a> Walk<'a> {
-    fn new(rest: &'a [u8]) -> Self {
-        Self {
-            rest,
-            plain: 0,
-            begun: false,
-            ready: false,
-        }
-    }
-
-    /// Steps over a chunk and gives its plain size; `None` at the end marker.
-    fn next(&mut self) -> Result<Option<usize>> {
-        let chunk = Chunk::parse(self.rest)?;
-        let (head, rest) = self.rest.split_at_checked(chunk.head).ok_or(ENDS_EARLY)?;
-        let (packed, rest) = rest.split_at_checked(chunk.packed).ok_or(ENDS_EARLY)?;
-        self.rest = rest;
-        if chunk.control == 0 {
-            return Ok(None);
-        }
-        if chunk.resets_dictionary() {
-            self.begun = true;
-            self.ready = false;
-        }
-        if !self.begun {
-            return Err(Refused::Corrupt(
-                "first chunk does not reset the dictionary",
-            ));
-        }
-        if chunk.is_packed() {
-            if chunk.has_properties() {
-                let properties = *head.last().ok_or(ENDS_EARLY)?;
-                if properties >= 9 * 5 * 5 || properties % 9 + properties / 9 % 5 > 4 {
-                    return Err(Refused::Corrupt("invalid properties"));
-                }
-                self.ready = true;
-            }
-            if !self.ready {
-                return Err(Refused::Corrupt("packed chunk without properties"));
-            }
-            if packed.first() != Some(&0) || packed.len() < RANGE_START {
-                return Err(Refused::Corrupt("packed data does not begin as such"));
-            }
-        }
-        let sum = self.plain.checked_add(chunk.plain);
-        self.plain = sum.ok_or(Refused::Corrupt("chunks state more than can be counted"))?;
-        Ok(Some(chunk.plain))
-    }
-}
-
-/// Second step of the bound: an input that gives lzma-rs each chunk only where the walk found it.
-///
-/// `read_exact` is for headers and stored bytes, `read` and `fill_buf` are for packed bytes. A
-/// header is given out only when the chunk before it is used up to its last byte.
-#[cfg(not(feature = "lzma-rust2"))]
-#[derive(Debug)]
-struct Gate<'a> {
-    /// What `read_exact` may still take of this chunk.
-    head: &'a [u8],
-    /// What `read` may still take of this chunk; nothing before its head is used up.
-    packed: &'a [u8],
-    /// How much of `rest` becomes `packed` when the head is used up.
-    pending: usize,
-    /// The chunks after this one.
-    rest: &'a [u8],
-    ended: bool,
-    refused: Option<Refused>,
-}
-
-#[cfg(not(feature = "lzma-rust2"))]
-impl<'a> Gate<'a> {
-    fn new(chunks: &'a [u8]) -> Self {
-        Self {
-            head: &[],
-            packed: &[],
-            pending: 0,
-            rest: chunks,
-            ended: false,
-            refused: None,
-        }
-    }
-
-    /// The end marker was read, and all there was before it.
-    fn is_done(&self) -> bool {
-        self.ended && self.head.is_empty() && self.packed.is_empty() && self.rest.is_empty()
-    }
-
-    fn open(&mut self) -> Result<()> {
-        if self.ended || !self.packed.is_empty() {
-            return Err(Refused::Corrupt("chunk does not use up its packed data"));
-        }
-        let chunk = Chunk::parse(self.rest)?;
-        (self.head, self.rest) = self.rest.split_at_checked(chunk.head).ok_or(ENDS_EARLY)?;
-        self.pending = chunk.packed;
-        self.ended = chunk.control == 0;
-        Ok(())
-    }
-
-    fn give(&mut self, buf: &mut [u8]) -> Result<()> {
-        if self.head.is_empty() {
-            self.open()?;
-        }
-        let split = self.head.split_at_checked(buf.len());
-        let (given, head) = split.ok_or(Refused::Corrupt("chunk is read as another kind"))?;
-        buf.copy_from_slice(given);
-        self.head = head;
-        if head.is_empty() {
-            (self.packed, self.rest) =
-                self.rest.split_at_checked(self.pending).ok_or(ENDS_EARLY)?;
-        }
-        Ok(())
-    }
-}
-
-#[cfg(not(feature = "lzma-rust2"))]
-impl Read for Gate<'_> {
-    #[inline]
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        // The range decoder asks for one byte at a time.
-        if let ([into], [byte, rest @ ..]) = (&mut *buf, self.packed) {
-            *into = *byte;
-            self.packed = rest;
-            return Ok(1);
-        }
-        self.packed.read(buf)
-    }
-
-    fn read_exact(&mut self, buf: &mut [u8]) -> io::Result<()> {
-        self.give(buf).map_err(|refused| {
-            self.refused = Some(refused);
-            io::ErrorKind::InvalidData.into()
-        })
-    }
-}
-
-#[cfg(not(feature = "lzma-rust2"))]
-impl BufRead for Gate<'_> {
-    #[inline]
-    fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        Ok(self.packed)
-    }
-
-    fn consume(&mut self, amount: usize) {
-        self.packed = self.packed.get(amount..).unwrap_or_default();
-    }
 }
 
 /// The bytes not yet read.
@@ -1383,14 +1083,14 @@ mod tests {
         let refusal = {
             // Without the gate: more than the walk saw, and success.
             let mut plain = Vec::new();
-            Lzma2Decoder::new()
+            lzma_rs::decompress::raw::Lzma2Decoder::new()
                 .decompress(&mut &chunks[..], &mut plain)
                 .unwrap();
             assert_eq!(plain.len(), 69536);
             Err(Refused::Corrupt("chunk does not use up its packed data"))
         };
         #[cfg(feature = "lzma-rust2")]
-        let refusal = Err(DAMAGED);
+        let refusal = Err(Refused::Corrupt("packed data does not unpack"));
         assert_eq!(stated_size(HIDDEN), Ok(65536));
         assert_eq!(unpack(HIDDEN, 65536), refusal);
         assert_eq!(unpack(HIDDEN, 2 * 65536), refusal);
