@@ -112,7 +112,7 @@ impl Manners {
     }
 
     /// An answer began to come after so long.
-    fn waited(&self, wait: Duration) {
+    pub fn waited(&self, wait: Duration) {
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         self.first_byte.fetch_min(wait, Ordering::Relaxed);
         self.samples.fetch_add(1, Ordering::Relaxed);

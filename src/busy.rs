@@ -267,6 +267,10 @@ impl Mount {
 
     /// Numbers of the device that was mounted, where it is one.
     fn source_numbers(&self) -> Option<String> {
+        // Others are names: `tmpfs`, or what a file in the working directory may be called too.
+        if !self.source.starts_with('/') {
+            return None;
+        }
         let metadata = fs::metadata(&self.source).ok()?;
         metadata
             .file_type()

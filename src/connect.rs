@@ -764,6 +764,44 @@ mod tests {
         assert_eq!(first("h", 82), None);
     }
 
+    /// What is worth it only with a round trip is not done on one machine, and is done once at most
+    /// where this machine was taken for one.
+    #[test]
+    fn connections_are_opened_ahead_where_that_saves_time() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let uri: Uri = format!("http://{address}/b").parse().expect("it is right");
+        let opened = AtomicU64::new(0);
+        let count = || opened.load(Ordering::Relaxed);
+        let network = Network::default();
+        // Nothing is known yet; then nothing is gained; then it is not known to be reachable.
+        network.open_ahead(&uri, 3, &opened);
+        network.manners().waited(WORTH_PARKING);
+        network.learnt().round_trip = Some(WORTH_PARKING / 2);
+        network.learnt().reachable.insert(address, true);
+        network.open_ahead(&uri, 3, &opened);
+        network.learnt().round_trip = Some(WORTH_PARKING);
+        network.learnt().reachable.insert(address, false);
+        network.open_ahead(&uri, 3, &opened);
+        assert_eq!(count(), 0);
+        network.learnt().reachable.insert(address, true);
+        network.open_ahead(&uri, 3, &opened);
+        assert_eq!(count(), 1);
+        let other: SocketAddr = "127.0.0.1:1".parse().expect("it is right");
+        assert!(network.unpark(other).is_none());
+        assert!(network.unpark(address).is_some());
+        assert!(network.unpark(address).is_none());
+        // One that the other side has closed is of no use, nor one that has waited too long.
+        network.open_ahead(&uri, 1, &opened);
+        network.open_ahead(&uri, 1, &opened);
+        drop(listener);
+        if let Some(oldest) = network.parked().back_mut() {
+            oldest.since = Instant::now() - MAX_PARKED;
+        }
+        assert!(network.unpark(address).is_none());
+        assert!(network.parked().is_empty());
+    }
+
     #[test]
     fn a_name_that_does_not_resolve_says_why() {
         let text = |error, resolv_conf| match unresolved("h", error, Path::new(resolv_conf)) {

@@ -43,6 +43,10 @@ const MAX_SPAN: u64 = 1 << 20;
 /// Shortest limit of a span, with a small memory budget.
 const MIN_SPAN: u64 = 64 << 10;
 
+/// Connections are opened ahead unless more than this is to be looked through first, which on a small
+/// board would take longer than servers wait for a first request.
+const QUICK_SCAN: u64 = 64 << 20;
+
 /// The part of the memory budget for what comes: this fraction.
 const STORED_SHARE: u64 = 2;
 
@@ -327,9 +331,10 @@ impl Run<'_> {
         let opened = self.open();
         self.seconds.open = start.elapsed().as_secs_f64();
         let (mut opening, destinations) = opened?;
-        opening
-            .cursor()
-            .open_ahead(self.options.workers.saturating_sub(1));
+        if self.looks_through(targets) <= QUICK_SCAN {
+            let more = self.options.workers.saturating_sub(1);
+            opening.cursor().open_ahead(more);
+        }
         self.install_all(opening, &destinations, targets)?;
         let start = Instant::now();
         let sealed = targets.iter_mut().try_for_each(Target::seal);
@@ -349,6 +354,17 @@ impl Run<'_> {
         self.reporter.sealed();
         self.store_indexes();
         Ok(())
+    }
+
+    /// Bytes that are scanned before the first block is asked for, at most.
+    fn looks_through(&self, targets: &[Target]) -> u64 {
+        let seeds = self.options.seeds.iter();
+        let scanned = seeds.filter(|seed| seed.index.is_none());
+        let targets = targets.iter().filter(|_| self.options.target_seed);
+        scanned
+            .map(seed::Spec::most_bytes)
+            .chain(targets.map(Target::old_size))
+            .fold(0, u64::saturating_add)
     }
 
     /// Opens the bundle and finds the target of each payload.

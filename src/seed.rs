@@ -56,6 +56,15 @@ pub struct Spec {
     pub index: Option<PathBuf>,
 }
 
+impl Spec {
+    /// Bytes that it may hold: those of a file; a device may hold any number.
+    pub fn most_bytes(&self) -> u64 {
+        let metadata = fs::metadata(&self.path).ok();
+        let file = metadata.filter(fs::Metadata::is_file);
+        file.map_or(u64::MAX, |metadata| metadata.len())
+    }
+}
+
 /// An opened seed.
 #[derive(Debug)]
 pub struct Seed {

@@ -321,6 +321,7 @@ impl<'p, 'b> Unpacker<'p, 'b> {
             bound,
             share,
         } = task;
+        let _given_up = GivenUp(self, number);
         let plain = pending
             .next
             .zip(pending.span.stored.get(stored))
@@ -361,6 +362,18 @@ impl<'p, 'b> Unpacker<'p, 'b> {
 
     fn pool(&self) -> MutexGuard<'_, Pool<'b>> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A panic while this lives loses the span, and the writer is not to wait for it for ever.
+struct GivenUp<'a, 'p, 'b>(&'a Unpacker<'p, 'b>, usize);
+
+impl Drop for GivenUp<'_, '_, '_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.pool().in_hand.remove(&self.1);
+            self.0.back.notify_all();
+        }
     }
 }
 

@@ -18,7 +18,7 @@
 //! What the plan says of positions may be a guess: here they are known.
 //!
 //! A seed's block that is not what was claimed is fetched instead, ahead of the spans that wait.
-//! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Replan`]: one new plan
+//! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Without`]: one new plan
 //! without that seed is cheaper than a round trip for each of its blocks.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
 //! A socket with the time limits that ureq gives for each operation.
+//!
+//! Limits are of the whole operation, also where a signal interrupts it. Another thread can shut the
+//! socket down.
 
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;

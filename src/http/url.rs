@@ -1,4 +1,6 @@
 //! URLs as text: what is in them, what of them may be shown, where a redirect leads.
+//!
+//! User info, query and fragment may hold secrets: messages have what [`shown`] leaves.
 
 use ureq::http::Uri;
 

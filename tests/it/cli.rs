@@ -5,16 +5,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-use crate::make_bundle::{
-    edit, mixed_image, random_image, text_image, Bundle, Damage, Made, Payload,
-};
-use crate::server::{Fault, Server, When};
-use crate::util::{assert_file, number, read_json, reflash, temp_dir, text, Outcome, Run};
+use crate::make_bundle::{edit, mixed_image, random_image, text_image, Bundle, Damage, Payload};
+use crate::server::{Fault, When};
+use crate::site::Site;
+use crate::util::{assert_file, number, reflash, temp_dir, text, Outcome, Run};
 
 const SKIP_TRUST: &str = "--insecure-skip-bundle-verification";
 
@@ -59,31 +56,11 @@ const OPTIONS: [&str; 37] = [
     "--quiet",
 ];
 
-/// A server with one bundle, and a folder.
-struct Site {
-    folder: TempDir,
-    server: Server,
-    made: Made,
-}
-
 impl Site {
-    fn new(bundle: &Bundle) -> Self {
-        let made = bundle.make();
-        Self {
-            folder: temp_dir(),
-            server: Server::start([("/b", made.bytes.clone())]),
-            made,
-        }
-    }
-
     fn usual() -> Self {
         let image = mixed_image(900_000, 1);
         let payload = Payload::slot("system", image).chunker("casync-8").dedup();
         Self::new(&Bundle::of(payload))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
     }
 
     fn shown(&self, name: &str) -> String {
@@ -91,23 +68,19 @@ impl Site {
     }
 
     /// An install of the bundle at this URL.
-    fn run_of(&self, url: &str) -> Run {
+    fn usual_run_of(&self, url: &str) -> Run {
         Run::new(["install", url, "--target", &self.shown("target")])
             .args(["--bundle-hash", &self.made.bundle_hash])
             .args(["--http-max-retries", "1"])
             .args(["--http-retry-initial-backoff", "0"])
     }
 
-    fn run(&self) -> Run {
-        self.run_of(&self.server.url("/b"))
+    fn usual_run(&self) -> Run {
+        self.usual_run_of(&self.server.url("/b"))
     }
 
     fn reporting(&self) -> Run {
-        self.run().args(["--report", &self.shown("report")])
-    }
-
-    fn report(&self) -> Value {
-        read_json(self.path("report"))
+        self.usual_run().args(["--report", &self.shown("report")])
     }
 }
 
@@ -185,7 +158,7 @@ fn slots_that_do_not_fit_the_bundle_exit_2_and_change_nothing() {
         .expect_exit(2)
         .expect_stderr("\"other\"");
     run(&["boot", "boot"]).expect_exit(2).expect_stderr("twice");
-    site.run()
+    site.usual_run()
         .run()
         .expect_exit(2)
         .expect_stderr("--slot NAME=PATH");
@@ -276,16 +249,16 @@ fn options_can_come_from_the_environment() {
 #[test]
 fn the_command_line_is_stronger_than_the_environment() {
     let site = Site::usual();
-    let run = site.run().env("REFLASH_TARGET", site.path("other"));
+    let run = site.usual_run().env("REFLASH_TARGET", site.path("other"));
     run.env("REFLASH_BUNDLE_HASH", "nonsense")
         .env("REFLASH_WORKERS", "0")
         .args(["--workers", "2"])
         .run()
         .expect_exit(0);
     assert!(!site.path("other").exists());
-    let run = site.run().env("REFLASH_WORKERS", "0").run();
+    let run = site.usual_run().env("REFLASH_WORKERS", "0").run();
     run.expect_exit(2).expect_stderr("--workers");
-    let run = site.run().env("REFLASH_FORCE", "perhaps").run();
+    let run = site.usual_run().env("REFLASH_FORCE", "perhaps").run();
     run.expect_exit(2).expect_stderr("REFLASH_FORCE");
 }
 
@@ -326,7 +299,7 @@ fn a_network_failure_exits_3() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}/b", listener.local_addr().unwrap())
     };
-    expect_message(&site.run_of(&url).run(), 3, &["/b", "2 tries"]);
+    expect_message(&site.usual_run_of(&url).run(), 3, &["/b", "2 tries"]);
 }
 
 #[test]
@@ -337,14 +310,14 @@ fn a_bad_bundle_exits_4() {
         site.server
             .fault(When::Always, Fault::Status(status, Vec::new()));
         site.server.reset_log();
-        expect_message(&site.run().run(), 4, &["/b", text]);
+        expect_message(&site.usual_run().run(), 4, &["/b", text]);
         assert_eq!(site.server.requests().len(), 1, "no use in asking again");
     }
     site.server.clear_rules();
     site.server.set_file("/b", &b"<html>It works!</html>"[..]);
-    expect_message(&site.run().run(), 4, &["no Rugix bundle"]);
+    expect_message(&site.usual_run().run(), 4, &["no Rugix bundle"]);
     site.server.set_file("/b", &b""[..]);
-    site.run().run().expect_exit(4);
+    site.usual_run().run().expect_exit(4);
     assert!(!site.path("target").exists());
 }
 
@@ -361,7 +334,7 @@ fn a_bad_target_exits_5() {
 fn a_report_that_cannot_be_written_is_noticed_before_anything_else() {
     let site = Site::usual();
     let outcome = site
-        .run()
+        .usual_run()
         .args(["--report", &site.shown("none/report")])
         .run();
     expect_message(&outcome, 2, &["none/report"]);
@@ -636,14 +609,14 @@ fn progress_in_json_of_a_failure_ends_below_100() {
         payload().wrong_header_hash([0; 32]),
     ] {
         let site = Site::new(&Bundle::of(payload));
-        let outcome = site.run().args(["--progress", "json"]).run();
+        let outcome = site.usual_run().args(["--progress", "json"]).run();
         outcome.expect_exit(4);
         check_progress(&outcome);
         outcome.expect_stderr("reflash: ");
     }
     let site = Site::usual();
     fs::create_dir(site.path("target")).unwrap();
-    let outcome = site.run().args(["--progress", "json"]).run();
+    let outcome = site.usual_run().args(["--progress", "json"]).run();
     outcome.expect_exit(5);
     check_progress(&outcome);
 }
@@ -652,14 +625,14 @@ fn progress_in_json_of_a_failure_ends_below_100() {
 fn nothing_is_said_when_nothing_is_wanted() {
     let site = Site::usual();
     for quiet in [&["--progress", "none"][..], &["-q"], &["--quiet"]] {
-        let outcome = site.run().args(quiet).run();
+        let outcome = site.usual_run().args(quiet).run();
         outcome.expect_exit(0);
         outcome.expect(outcome.stdout.is_empty(), "expected no output");
         outcome.expect(outcome.stderr.is_empty(), "expected no messages");
     }
     // Errors are said all the same.
     site.server.remove_file("/b");
-    let outcome = site.run().arg("-q").run();
+    let outcome = site.usual_run().arg("-q").run();
     outcome.expect_exit(4).expect_stderr("reflash: ");
 }
 
@@ -667,11 +640,11 @@ fn nothing_is_said_when_nothing_is_wanted() {
 fn standard_output_is_for_machines() {
     let site = Site::usual();
     for mode in ["auto", "bar", "lines", "none"] {
-        let outcome = site.run().args(["--progress", mode, "-v"]).run();
+        let outcome = site.usual_run().args(["--progress", mode, "-v"]).run();
         outcome.expect_exit(0);
         outcome.expect(outcome.stdout.is_empty(), "expected no output");
     }
-    let lines = site.run().args(["--progress", "lines"]).run();
+    let lines = site.usual_run().args(["--progress", "lines"]).run();
     lines.expect_stderr(" % ");
     lines.expect(!lines.stderr.contains(['\r', '\x1b']), "no terminal here");
 }
@@ -680,7 +653,11 @@ fn standard_output_is_for_machines() {
 fn verbose_says_more() {
     let site = Site::usual();
     let count = |options: &[&str]| {
-        let outcome = site.run().args(["--progress", "none"]).args(options).run();
+        let outcome = site
+            .usual_run()
+            .args(["--progress", "none"])
+            .args(options)
+            .run();
         outcome.expect_exit(0);
         outcome.stderr.lines().count()
     };
@@ -715,7 +692,7 @@ fn secrets_of_the_url_are_never_shown() {
         for mode in ["lines", "json"] {
             site.server.reset_log();
             let outcome = site
-                .run_of(&secret)
+                .usual_run_of(&secret)
                 .args(["-vv", "--progress", mode, "--report", &site.shown("report")])
                 .run();
             outcome.expect_exit(code);

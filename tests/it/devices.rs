@@ -3,51 +3,21 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::make_bundle::{
-    block_index, edit, mixed_image, random_image, zeros, Bundle, Cuts, Hash, Made, Payload, Random,
+    block_index, edit, mixed_image, random_image, zeros, Bundle, Cuts, Hash, Payload, Random,
 };
 use crate::medium::{Disk, Install};
-use crate::server::Server;
-use crate::util::{assert_file, number, read_json, temp_dir, text, Outcome, Run};
+use crate::site::Site;
+use crate::util::{assert_file, number, temp_dir, text, Outcome, Run};
 
 /// What is held back at least.
 const HELD_BACK: usize = 4096;
 
-struct Site {
-    folder: TempDir,
-    server: Server,
-    made: Made,
-}
-
 impl Site {
-    fn new(bundle: &Bundle) -> Self {
-        let made = bundle.make();
-        Self {
-            folder: temp_dir(),
-            server: Server::start([("/b", made.bytes.clone())]),
-            made,
-        }
-    }
-
-    fn of(payload: Payload) -> Self {
-        Self::new(&Bundle::of(payload))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
     fn image(&self) -> &[u8] {
         &self.made.payloads[0].image
     }
@@ -61,10 +31,6 @@ impl Site {
     fn install(&self) -> Run {
         self.command("install", &self.path("target"))
             .args(["--report".into(), self.path("report").into_os_string()])
-    }
-
-    fn report(&self) -> Value {
-        read_json(self.path("report"))
     }
 
     /// Compares the target; the report, and what was said.

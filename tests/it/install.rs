@@ -13,14 +13,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::make_bundle::{
     block_digests, block_index, edit, mixed_image, random_image, repeating_image, text_image,
     zeros, Bundle, Cuts, Damage, Hash, Made, MadePayload, Payload,
 };
-use crate::server::{Fault, Server, When};
-use crate::util::{assert_file, number, read_json, temp_dir, text, Outcome, Run};
+use crate::server::{Fault, When};
+use crate::site::Site;
+use crate::util::{assert_file, number, text, Outcome, Run};
 
 /// What is held back at least.
 const HELD_BACK: usize = 4096;
@@ -28,37 +28,7 @@ const HELD_BACK: usize = 4096;
 /// The longest span with default options.
 const MAX_SPAN: u64 = 1 << 20;
 
-/// A bundle on a server, and a folder for all that a run needs.
-struct Site {
-    folder: TempDir,
-    server: Server,
-    made: Made,
-}
-
 impl Site {
-    fn new(bundle: &Bundle) -> Self {
-        let made = bundle.make();
-        Self {
-            folder: temp_dir(),
-            server: Server::start([("/b", made.bytes.clone())]),
-            made,
-        }
-    }
-
-    fn of(payload: Payload) -> Self {
-        Self::new(&Bundle::of(payload))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, bytes).unwrap();
-        path
-    }
-
     fn target(&self) -> PathBuf {
         self.path("target")
     }
@@ -83,10 +53,6 @@ impl Site {
     fn run_to(&self, target: &Path) -> Run {
         self.run_of(self.server.url("/b"))
             .args(["--target".as_ref(), target.as_os_str()])
-    }
-
-    fn report(&self) -> Value {
-        read_json(self.path("report"))
     }
 
     /// Runs it; the target must be the image then. Returns the report and the run.

@@ -19,6 +19,8 @@ mod pack;
 // The fault-injecting, recording HTTP server.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
 mod server;
+// A bundle on a server, and a folder: the scene of many tests.
+mod site;
 // Temp dir, runner of the binary, assertions.
 #[allow(dead_code, reason = "a toolbox: not every tool is in use at all times")]
 mod util;
