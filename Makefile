@@ -5,7 +5,7 @@ CARGO  ?= cargo
 BUILD  := $(abspath $(or $(CARGO_TARGET_DIR),target))
 TARGET ?= x86_64-unknown-linux-musl
 prefix ?= /usr/local
-# Of static binaries, which live in an initramfs; 3 decodes faster in a quarter more space.
+# Of our own code in static binaries, which live in an initramfs; 3 is faster and larger.
 OPT_LEVEL ?= s
 
 include cross/routes.mk
@@ -102,7 +102,7 @@ size: ## sizes of the static binaries, or of TARGET or VARIANT; fails if one is 
 	  $(if $(filter file,$(origin TARGET)),$(TARGETS),$(TARGET))
 
 .PHONY: test-cross
-test-cross: ## the end-to-end tests with the binaries of EMULATED under user-mode emulation, in 15 minutes
+test-cross: ## the end-to-end tests with the binaries of EMULATED under user-mode emulation
 	set -e; for target in $(EMULATED); do \
 	  $(MAKE) --no-print-directory cross test-emulated TARGET=$$target VARIANT=full; done
 

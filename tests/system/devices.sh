@@ -170,20 +170,6 @@ case_held_by_a_loop_device() {
     nothing_asked
 }
 
-case_held_by_a_named_program() {
-    device "$room"
-    python3 "$here/tool.py" hold "$dev" >"$work/held" &
-    local holder=$!
-    undo kill $holder
-    for _ in $(seq 100); do
-        [ ! -s "$work/held" ] || break
-        sleep 0.05
-    done
-    install_new 5 --target "$dev"
-    says "python3 (process $holder)"
-    nothing_asked
-}
-
 # Also by force: it would be written over while it is read.
 case_bundle_on_the_target() {
     command -v mkfs.ext4 >/dev/null || skip "no mkfs.ext4"

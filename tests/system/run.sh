@@ -634,7 +634,7 @@ case_held_by_a_program() {
         sleep 0.05
     done
     install_new 5 --target "$dev"
-    says "in use"
+    says "in use by python3 (process $holder)"
     nothing_asked
     untouched
     install_new 0 --target "$dev" --seed "$old" --force
