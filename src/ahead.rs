@@ -366,12 +366,18 @@ impl Pipeline {
 
     /// The head of the present answer is complete.
     fn answered(&mut self, head: &[u8]) {
-        match answer(head) {
-            Some(Answer::Interim) => self.stage = Stage::Head(Vec::new()),
+        let answer = answer(head);
+        if answer == Some(Answer::Interim) {
+            self.stage = Stage::Head(Vec::new());
+            return;
+        }
+        // From here on it is a body like any other, whatever its length.
+        let was_early = std::mem::take(&mut self.unanswered);
+        match answer {
             Some(Answer::Sized { status, size }) => {
                 self.keeps_open = true;
                 self.stage = Stage::Body(size);
-                if std::mem::take(&mut self.unanswered) && status == 206 {
+                if was_early && status == 206 {
                     self.manners.answered();
                 }
             }
@@ -382,12 +388,11 @@ impl Pipeline {
                     // Announced, and a rule: no failure, but a lesson for the next connection.
                     let most = &self.manners.most_requests;
                     most.fetch_min(answered, Ordering::Relaxed);
-                    self.unanswered = false;
                     self.sent.clear();
                 }
                 self.lose();
             }
-            None => self.lose(),
+            Some(Answer::Interim) | None => self.lose(),
         }
     }
 
@@ -520,7 +525,7 @@ mod tests {
 
     const HEAD: &[u8] = b"GET /b HTTP/1.1\r\nhost: h\r\nRange: bytes=0-9\r\naccept: */*\r\n\r\n";
 
-    fn head(range: Range<u64>) -> Vec<u8> {
+    fn head_of(range: Range<u64>) -> Vec<u8> {
         with_range(HEAD, &range).expect("it asks for a range")
     }
 
@@ -554,19 +559,19 @@ mod tests {
         for piece in 1..stream.len() + 1 {
             let mut pipeline = pipeline(&ranges[1..]);
             let sent = pipeline
-                .request(&head(ranges[0].clone()))
+                .request(&head_of(ranges[0].clone()))
                 .expect("it is new");
             // All of them at once.
             let all: Vec<u8> = ranges
                 .iter()
-                .flat_map(|range| head(range.clone()))
+                .flat_map(|range| head_of(range.clone()))
                 .collect();
             assert_eq!(sent, all);
             let mut wire = stream.chunks(piece);
             for (number, body) in bodies.iter().enumerate() {
                 if number > 0 {
                     pipeline.wanted.set(ranges[number + 1..].iter().cloned());
-                    let sent = pipeline.request(&head(ranges[number].clone()));
+                    let sent = pipeline.request(&head_of(ranges[number].clone()));
                     assert_eq!(sent.as_deref(), Some(&[][..]), "it was sent before");
                 }
                 let expected = response(body);
@@ -590,9 +595,9 @@ mod tests {
     #[test]
     fn a_request_for_something_else_gets_another_connection() {
         let mut pipeline = pipeline(&[20..30, 40..50]);
-        pipeline.request(&head(0..10)).expect("it is new");
+        pipeline.request(&head_of(0..10)).expect("it is new");
         pipeline.received(&response(b"0123456789"));
-        assert_eq!(pipeline.request(&head(40..50)), None);
+        assert_eq!(pipeline.request(&head_of(40..50)), None);
         // And that one was lost with what was under way.
         let manners = pipeline.manners.clone();
         drop(pipeline);
@@ -602,9 +607,9 @@ mod tests {
     #[test]
     fn an_answer_from_another_url_is_not_taken() {
         let mut pipeline = pipeline(&[20..30, 30..40]);
-        pipeline.request(&head(0..10)).expect("it is new");
+        pipeline.request(&head_of(0..10)).expect("it is new");
         pipeline.received(&response(b"0123456789"));
-        let elsewhere = String::from_utf8(head(20..30)).expect("text");
+        let elsewhere = String::from_utf8(head_of(20..30)).expect("text");
         let elsewhere = elsewhere.replace("GET /b", "GET /c");
         assert_eq!(pipeline.request(elsewhere.as_bytes()), None);
         // The server is not to be blamed for what we end ourselves.
@@ -617,11 +622,31 @@ mod tests {
     #[test]
     fn an_endless_answer_is_only_an_answer() {
         let mut pipeline = pipeline(&[20..30, 40..50]);
-        pipeline.request(&head(0..10)).expect("it is new");
+        pipeline.request(&head_of(0..10)).expect("it is new");
         let endless = format!("HTTP/1.1 206 P\r\nContent-Length: {}\r\n\r\nx", u64::MAX);
         assert_eq!(pipeline.received(endless.as_bytes()), endless.len());
         assert!(pipeline.more().is_empty());
         assert_eq!(pipeline.stage, Stage::Body(u64::MAX - 1));
+    }
+
+    #[test]
+    fn only_an_answer_that_has_not_begun_may_be_forgotten() {
+        for (head, goes_on) in [
+            ("206 P\r\nContent-Length: 10", true),
+            ("206 P\r\nContent-Length: 10\r\nConnection: close", false),
+            ("206 P\r\nTransfer-Encoding: chunked", false),
+        ] {
+            let mut pipeline = pipeline(&[20..30, 30..40]);
+            pipeline.request(&head_of(0..10)).expect("it is new");
+            pipeline.received(&response(b"0123456789"));
+            assert_eq!(pipeline.patience(), None);
+            pipeline.request(&head_of(20..30)).expect("it was sent");
+            pipeline.received(b"HTTP/1.1 100 Continue\r\n\r\n");
+            assert!(pipeline.patience().is_some(), "{head}");
+            pipeline.received(format!("HTTP/1.1 {head}\r\n\r\n").as_bytes());
+            assert_eq!(pipeline.patience(), None, "{head}");
+            assert_eq!(pipeline.expects(), goes_on, "{head}");
+        }
     }
 
     #[test]
@@ -630,17 +655,17 @@ mod tests {
             .map(|n| n * WINDOW / 4..(n + 1) * WINDOW / 4)
             .collect();
         let mut first = pipeline(&ranges);
-        let sent = first.request(&head(0..WINDOW / 2)).expect("it is new");
+        let sent = first.request(&head_of(0..WINDOW / 2)).expect("it is new");
         assert_eq!(
             sent.len(),
             [0..WINDOW / 2, 0..WINDOW / 4, WINDOW / 4..WINDOW / 2]
-                .map(|it| head(it).len())
+                .map(|it| head_of(it).len())
                 .iter()
                 .sum::<usize>()
         );
         let small: Vec<_> = (0..100).map(|n| n * 10..n * 10 + 9).collect();
         let mut second = pipeline(&small);
-        second.request(&head(5000..5009)).expect("it is new");
+        second.request(&head_of(5000..5009)).expect("it is new");
         assert_eq!(second.sent.len(), MAX_AHEAD);
     }
 
