@@ -36,6 +36,10 @@ lint: ## clippy, with and without the host-only parts
 	$(CARGO) clippy --locked --no-default-features -- -D warnings
 	$(CARGO) clippy --locked --all-targets --features lzma-rust2 -- -D warnings
 
+.PHONY: lint-scripts
+lint-scripts: ## shellcheck over every shell script
+	shellcheck -x -P SCRIPTDIR -S warning $$(git ls-files -z -- ':!tests/data' | xargs -0 grep -lE '^#! *[^ ]*(/env )?.*sh( |$$)')
+
 .PHONY: doc
 doc: ## documentation, private items too; broken links are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items

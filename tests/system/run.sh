@@ -721,7 +721,7 @@ with_etc() {
 }
 
 case_configured_roots() {
-    rm -rf "$work/etc"
+    rm -rf "${work:?}/etc"
     mkdir -p "$work/etc/reflash/roots.d" "$work/etc/rugix"
     with_etc true 2>/dev/null || skip "no mount namespaces"
     under=(with_etc)
