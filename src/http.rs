@@ -20,18 +20,22 @@
 //! (`stall_timeout`): a healthy slow link may need minutes. Failures are classified here;
 //! retrying and waiting is `fetch.rs`'s business.
 
+mod answer;
+mod body;
 mod url;
 
 use std::fmt;
-use std::io::{self, Read};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ureq::http::{header, HeaderMap, HeaderName, HeaderValue, StatusCode};
-use ureq::{Agent, BodyReader};
+use ureq::http::{header, HeaderName, HeaderValue, StatusCode};
+use ureq::Agent;
 
+use self::answer::{content_length, content_range, location, object, retry_after, Object};
+use self::body::drain;
+pub use self::body::Body;
 pub use self::url::{check_url, is_http_url, shown};
 use self::url::{join, same_origin, split_user_info};
 use crate::ahead::Wanted;
@@ -41,9 +45,6 @@ use crate::proxy;
 
 /// Redirects followed for one request, as curl and browsers do it.
 const MAX_REDIRECTS: u32 = 10;
-
-/// Bytes of an unwanted body (of a redirect or an error) that are read to keep the connection.
-const MAX_DRAIN: u64 = 64 << 10;
 
 /// Bytes before the range asked for that are passed over, where a server rounds ranges down.
 const MAX_SKIP: u64 = 64 << 10;
@@ -248,47 +249,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What identifies the object behind the URL, learnt from the first answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Object {
-    size: Option<u64>,
-    etag: Option<String>,
-    last_modified: Option<String>,
-}
-
-impl Object {
-    /// Takes over what `now` says, or fails where it says something else than before.
-    fn agree(&mut self, now: Object) -> Result<(), Failure> {
-        fn merge<T: Clone + PartialEq + ToString>(
-            was: &mut Option<T>,
-            now: Option<T>,
-            what: &'static str,
-        ) -> Result<(), Failure> {
-            match (was.as_ref(), now) {
-                (Some(was), Some(now)) if *was != now => Err(Failure::new(
-                    Kind::Changed {
-                        what,
-                        was: was.to_string(),
-                        now: now.to_string(),
-                    },
-                    "bundle changed on the server",
-                )),
-                (None, Some(now)) => {
-                    *was = Some(now);
-                    Ok(())
-                }
-                _ => Ok(()),
-            }
-        }
-        merge(&mut self.size, now.size, "size")?;
-        // An ETag is the better validator; a date is looked at only where there is none.
-        if self.etag.is_some() || now.etag.is_some() {
-            return merge(&mut self.etag, now.etag, "ETag");
-        }
-        merge(&mut self.last_modified, now.last_modified, "Last-Modified")
-    }
-}
-
 /// Fetches ranges of one object over one connection.
 pub struct Client {
     agent: Agent,
@@ -440,13 +400,15 @@ impl Client {
                         part.start, part.end
                     )));
                 }
-                let mut body = self.body(
+                let (announced, wanted) = (part.end - part.start, range.end - range.start);
+                let skip = range.start - part.start;
+                Ok(Body::new(
                     response,
-                    Some(part.end - part.start),
-                    range.end - range.start,
-                );
-                body.skip = range.start - part.start;
-                Ok(body)
+                    Some(announced),
+                    skip,
+                    wanted,
+                    &self.counters,
+                ))
             }
             StatusCode::OK => {
                 let size = content_length(headers);
@@ -455,7 +417,7 @@ impl Client {
                 }
                 if range.start == 0 && size.is_some_and(|size| (1..=range.end).contains(&size)) {
                     self.object.agree(object(headers, size))?;
-                    return Ok(self.body(response, size, range.end));
+                    return Ok(Body::new(response, size, 0, range.end, &self.counters));
                 }
                 // Whose file that is does not matter: it may be the page of a captive portal.
                 Err(Failure::new(
@@ -474,7 +436,7 @@ impl Client {
             StatusCode::OK => {
                 let size = content_length(response.headers());
                 self.object.agree(object(response.headers(), size))?;
-                Ok(self.body(response, size, u64::MAX))
+                Ok(Body::new(response, size, 0, u64::MAX, &self.counters))
             }
             status => Err(self.refusal(status, response)),
         }
@@ -536,7 +498,7 @@ impl Client {
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
                 return Ok(response);
             }
-            let Some(next) = location(&response).and_then(|to| join(url, &to)) else {
+            let Some(next) = location(response.headers()).and_then(|to| join(url, &to)) else {
                 return Err(Failure::permanent("a redirect leads nowhere"));
             };
             if !is_http_url(&next) {
@@ -569,25 +531,9 @@ impl Client {
                 status => format!("the server answered {status}"),
             },
         );
-        failure.retry_after = response
-            .headers()
-            .get(header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-            .map(Duration::from_secs);
+        failure.retry_after = retry_after(response.headers());
         drain(response);
         failure
-    }
-
-    fn body(&self, response: Response, announced: Option<u64>, wanted: u64) -> Body {
-        Body {
-            reader: response.into_body().into_reader(),
-            skip: 0,
-            wanted,
-            got: 0,
-            announced,
-            received: 0,
-            counters: self.counters.clone(),
-        }
     }
 }
 
@@ -603,118 +549,6 @@ impl Stopper {
         self.1.end();
         self.0.shutdown();
     }
-}
-
-/// The body of an answer.
-pub struct Body {
-    reader: BodyReader<'static>,
-    /// Bytes before the first one that was asked for.
-    skip: u64,
-    /// Bytes asked for that did not arrive yet.
-    wanted: u64,
-    /// Bytes asked for that arrived.
-    got: u64,
-    /// Bytes the head announced from the first one asked for on (from the very first on, as long
-    /// as `skip` is not zero).
-    announced: Option<u64>,
-    /// All bytes received.
-    received: u64,
-    counters: Arc<Counters>,
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Body")
-            .field("wanted", &self.wanted)
-            .field("received", &self.received)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Body {
-    /// Appends the next bytes of what was asked for to `bytes`, as they come, at most `max`. Zero
-    /// at its end, which was then read and lets the connection be used again. On failure `bytes`
-    /// keeps what arrived.
-    ///
-    /// A body that is longer than asked for costs its connection: the rest is not read.
-    pub fn read_some(&mut self, bytes: &mut Vec<u8>, max: usize) -> Result<usize, Failure> {
-        self.skip_start()?;
-        let left = usize::try_from(self.wanted).map_or(max, |wanted| wanted.min(max));
-        let start = bytes.len();
-        bytes.resize(start + left, 0);
-        let read = self.reader.read(bytes.get_mut(start..).unwrap_or_default());
-        let got = *read.as_ref().unwrap_or(&0);
-        bytes.truncate(start + got);
-        read.map_err(|error| in_body(error, self.received, self.announced))?;
-        self.count(got as u64);
-        self.wanted -= got as u64;
-        self.got += got as u64;
-        if got > 0 {
-            return Ok(got);
-        }
-        if self.wanted > 0 && self.announced.is_none_or(|announced| self.got < announced) {
-            return Err(short(self.received, self.announced));
-        }
-        // The read that returns zero.
-        if !matches!(self.reader.read(&mut [0]), Ok(0)) {
-            log::debug!("body longer than asked for, connection dropped");
-        }
-        Ok(0)
-    }
-
-    /// Passes over what stands before the range that was asked for.
-    fn skip_start(&mut self) -> Result<(), Failure> {
-        if self.skip > 0 {
-            let skipped = io::copy(&mut (&mut self.reader).take(self.skip), &mut io::sink());
-            let skipped = skipped.map_err(|error| in_body(error, 0, self.announced))?;
-            self.count(skipped);
-            self.announced = self.announced.map(|size| size.saturating_sub(self.skip));
-            self.skip = 0;
-        }
-        Ok(())
-    }
-
-    /// Reads the next bytes of a body that is wanted whole. Zero at its end.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Failure> {
-        self.skip_start()?;
-        match self.reader.read(buffer) {
-            Ok(0) if self.announced.is_some_and(|size| self.got < size) => {
-                Err(short(self.received, self.announced))
-            }
-            Ok(n) => {
-                self.count(n as u64);
-                self.got += n as u64;
-                Ok(n)
-            }
-            Err(error) => Err(in_body(error, self.received, self.announced)),
-        }
-    }
-
-    fn count(&mut self, bytes: u64) {
-        self.received += bytes;
-        self.counters.count_bytes(bytes);
-    }
-}
-
-fn short(received: u64, announced: Option<u64>) -> Failure {
-    Failure::transient(match announced {
-        Some(size) => format!("short body: {received} of {size} bytes"),
-        None => format!("short body: {received} bytes"),
-    })
-}
-
-fn in_body(error: io::Error, received: u64, announced: Option<u64>) -> Failure {
-    if error.kind() == io::ErrorKind::UnexpectedEof {
-        return short(received, announced);
-    }
-    // ureq wraps its own errors, a stall among them, in an I/O error.
-    let cause = match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-        Some(ureq::Error::Timeout(what)) => timeout(*what),
-        Some(ureq::Error::Other(trouble)) => trouble.to_string(),
-        Some(inner) => inner.to_string(),
-        None => error.to_string(),
-    };
-    Failure::transient(format!("{cause} after {received} bytes of the body"))
 }
 
 fn timeout(what: ureq::Timeout) -> String {
@@ -748,64 +582,6 @@ fn classify(error: ureq::Error, reused: bool) -> Failure {
     }
 }
 
-/// Reads a small unwanted body to its end, so that its connection can be used again.
-fn drain(response: Response) {
-    let mut reader = response.into_body().into_reader();
-    if let Err(error) = io::copy(&mut (&mut reader).take(MAX_DRAIN), &mut io::sink()) {
-        log::debug!("unwanted body: {error}");
-    }
-}
-
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.trim().to_owned())
-}
-
-fn object(headers: &HeaderMap, size: Option<u64>) -> Object {
-    Object {
-        size,
-        etag: text(headers, header::ETAG),
-        last_modified: text(headers, header::LAST_MODIFIED),
-    }
-}
-
-fn content_length(headers: &HeaderMap) -> Option<u64> {
-    text(headers, header::CONTENT_LENGTH)?.parse().ok()
-}
-
-fn location(response: &Response) -> Option<String> {
-    text(response.headers(), header::LOCATION)
-}
-
-/// The part of a 206 answer, half open, and the total size if it is given.
-///
-/// The one place where the inclusive ranges of HTTP are turned into ours (the other direction is
-/// the `bytes=` line of [`Client::get`]).
-fn content_range(headers: &HeaderMap) -> Result<(Range<u64>, Option<u64>), Failure> {
-    let value = text(headers, header::CONTENT_RANGE)
-        .ok_or_else(|| Failure::transient("a 206 answer without Content-Range"))?;
-    let parse = || {
-        let (unit, rest) = value.split_once(' ')?;
-        let (part, total) = rest.trim().split_once('/')?;
-        let (first, last) = part.split_once('-')?;
-        let start: u64 = first.trim().parse().ok()?;
-        let end = last.trim().parse::<u64>().ok()?.checked_add(1)?;
-        let total = match total.trim() {
-            "*" => None,
-            total => Some(total.parse::<u64>().ok()?),
-        };
-        let fits = start < end && total.is_none_or(|total| end <= total);
-        (unit.eq_ignore_ascii_case("bytes") && fits).then_some((start..end, total))
-    };
-    let (part, total) =
-        parse().ok_or_else(|| Failure::transient(format!("a bad Content-Range: {value}")))?;
-    match content_length(headers) {
-        Some(length) if length != part.end - part.start => Err(Failure::transient(format!(
-            "Content-Length {length} does not fit Content-Range {value}"
-        ))),
-        _ => Ok((part, total)),
-    }
-}
-
 fn credentials(user_info: &str) -> Option<Header> {
     let mut value: HeaderValue = proxy::basic(user_info).parse().ok()?;
     value.set_sensitive(true);
@@ -818,48 +594,6 @@ fn credentials(user_info: &str) -> Option<Header> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn content_ranges_are_checked() {
-        let parse = |range: &str, length: Option<&str>| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::CONTENT_RANGE, range.parse().expect("a value"));
-            if let Some(length) = length {
-                headers.insert(header::CONTENT_LENGTH, length.parse().expect("a value"));
-            }
-            content_range(&headers).ok()
-        };
-        assert_eq!(parse("bytes 0-0/1", Some("1")), Some((0..1, Some(1))));
-        assert_eq!(parse("bytes 5-9/*", None), Some((5..10, None)));
-        assert_eq!(parse("Bytes 5-9/10", None), Some((5..10, Some(10))));
-        for bad in [
-            "",
-            "bytes",
-            "bytes */10",
-            "bytes 9-5/10",
-            "bytes 5-9/9",
-            "items 5-9/10",
-            "bytes 5-18446744073709551615/*",
-            "bytes 5-9",
-            "bytes -9/10",
-        ] {
-            assert_eq!(parse(bad, None), None, "{bad}");
-        }
-        assert_eq!(parse("bytes 5-9/10", Some("6")), None);
-        assert!(content_range(&HeaderMap::new()).is_err());
-    }
-
-    #[test]
-    fn secrets_are_not_shown() {
-        for (url, expected) in [
-            ("http://h/p", "http://h/p"),
-            ("http://user:pass@h:80/p?sig=1#x", "http://h:80/p"),
-            ("https://h?token=1", "https://h"),
-            ("http://u@h/p@q", "http://h/p@q"),
-        ] {
-            assert_eq!(shown(url), expected);
-        }
-    }
 
     #[test]
     fn headers_are_parsed() {
@@ -880,49 +614,5 @@ mod tests {
             assert!(message.contains(reason), "{bad:?}: {message}");
             assert!(!message.contains("secret"), "{message}");
         }
-    }
-
-    #[test]
-    fn credentials_stay_at_home() {
-        for (url, plain, user_info) in [
-            ("http://h/a@b", "http://h/a@b", None),
-            ("http://u:p@h:1/a", "http://h:1/a", Some("u:p")),
-            ("http://u@v:p@h?a@b", "http://h?a@b", Some("u@v:p")),
-        ] {
-            assert_eq!(split_user_info(url), (plain.to_owned(), user_info));
-        }
-        for (other, expected) in [
-            ("http://H:80/x", true),
-            ("HTTP://h", true),
-            ("https://h/", false),
-            ("http://h:81/", false),
-            ("http://h.evil/", false),
-            ("nonsense", false),
-        ] {
-            assert_eq!(same_origin("http://h/a", other), expected, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_changed_object_is_noticed() {
-        let first = Object {
-            size: Some(5),
-            etag: Some("\"a\"".into()),
-            last_modified: Some("Mon".into()),
-        };
-        let mut object = first.clone();
-        assert!(object.agree(first.clone()).is_ok());
-        assert!(object.agree(Object::default()).is_ok());
-        // The date counts only without an ETag.
-        let mut date = first.clone();
-        date.last_modified = Some("Tue".into());
-        assert!(object.agree(date).is_ok());
-        let mut etag = first.clone();
-        etag.etag = Some("\"b\"".into());
-        let changed = object.agree(etag).expect_err("changed");
-        assert!(matches!(changed.kind, Kind::Changed { what: "ETag", .. }));
-        let mut size = first;
-        size.size = Some(6);
-        assert!(object.agree(size).is_err());
     }
 }

@@ -128,4 +128,37 @@ mod tests {
         assert_eq!(join("http://a", "c").as_deref(), Some("http://a/c"));
         assert_eq!(join("http://a", ""), None);
     }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (url, expected) in [
+            ("http://h/p", "http://h/p"),
+            ("http://user:pass@h:80/p?sig=1#x", "http://h:80/p"),
+            ("https://h?token=1", "https://h"),
+            ("http://u@h/p@q", "http://h/p@q"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    #[test]
+    fn credentials_stay_at_home() {
+        for (url, plain, user_info) in [
+            ("http://h/a@b", "http://h/a@b", None),
+            ("http://u:p@h:1/a", "http://h:1/a", Some("u:p")),
+            ("http://u@v:p@h?a@b", "http://h?a@b", Some("u@v:p")),
+        ] {
+            assert_eq!(split_user_info(url), (plain.to_owned(), user_info));
+        }
+        for (other, expected) in [
+            ("http://H:80/x", true),
+            ("HTTP://h", true),
+            ("https://h/", false),
+            ("http://h:81/", false),
+            ("http://h.evil/", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(same_origin("http://h/a", other), expected, "{other}");
+        }
+    }
 }

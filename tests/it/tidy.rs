@@ -28,7 +28,7 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     ("tls", &["clock"]),
     ("ahead", &[]),
     ("connect", &["ahead", "proxy", "tls"]),
-    ("http", &["ahead", "connect", "proxy"]),
+    ("http", &["ahead", "clock", "connect", "proxy"]),
     ("busy", &[]),
     ("device", &["busy", "error", "hash"]),
     ("scan", &["chunker"]),
