@@ -36,8 +36,11 @@ pub(super) fn files(etc: &Path) -> Result<Vec<PathBuf>, BadFile> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(files),
         Err(error) => return Err(bad(error.to_string())),
         Ok(file) => {
-            let read = file.take(MAX_CONFIG).read_to_string(&mut text);
+            let read = file.take(MAX_CONFIG + 1).read_to_string(&mut text);
             read.map_err(|error| bad(error.to_string()))?;
+            if text.len() as u64 > MAX_CONFIG {
+                return Err(bad("it is larger than a configuration is".to_owned()));
+            }
         }
     }
     files.extend(roots(&text).map_err(bad)?);
@@ -212,5 +215,20 @@ mod tests {
         ] {
             assert!(listed(odd).is_err(), "{odd}");
         }
+    }
+
+    #[test]
+    fn roots_at_the_end_of_a_huge_file_are_not_overlooked() {
+        let etc = tempfile::tempdir().expect("a folder");
+        fs::create_dir(etc.path().join("rugix")).expect("a folder");
+        let text = |padding: usize| {
+            let padding = "#".repeat(padding);
+            format!("{padding}\n[signatures]\nroots = ['/a']\n")
+        };
+        let config = etc.path().join("rugix/ctrl.toml");
+        fs::write(&config, text(1000)).expect("written");
+        assert_eq!(files(etc.path()).expect("read"), [PathBuf::from("/a")]);
+        fs::write(&config, text(256 << 10)).expect("written");
+        files(etc.path()).expect_err("refused");
     }
 }
