@@ -112,16 +112,27 @@ impl Install {
     /// failed, or whose process was killed, leaves what nothing takes for an image, and can be repeated
     /// to go on from there. Threads that it starts end with it.
     pub fn run(&self, reporter: &Reporter) -> Result<Report, Box<Failed>> {
-        self.run_on(reporter, &|path| Target::open(path, self.care))
+        self.run_checked(self.check(), reporter, &|path| {
+            Target::open(path, self.care)
+        })
     }
 
-    /// The same with targets on other media than the kernel's.
+    /// The same with targets on other media than the kernel's, and with any budget.
     #[doc(hidden)]
     pub fn run_on(&self, reporter: &Reporter, open: OpenTarget<'_>) -> Result<Report, Box<Failed>> {
+        self.run_checked(Ok(()), reporter, open)
+    }
+
+    fn run_checked(
+        &self,
+        checked: Result<()>,
+        reporter: &Reporter,
+        open: OpenTarget<'_>,
+    ) -> Result<Report, Box<Failed>> {
         let started = Instant::now();
         reporter.start(&self.bundle.shown(), self.verify);
         let mut run = Run::new(self, open, reporter);
-        let result = self.check().and_then(|()| reporter.ticking(|| run.run()));
+        let result = checked.and_then(|()| reporter.ticking(|| run.run()));
         run.seconds.total = started.elapsed().as_secs_f64();
         let report = run.report(result.as_ref().err());
         reporter.finish(&report);

@@ -1,5 +1,8 @@
 //! What an install is to do: the value that the command line makes, and that a program makes which
 //! embeds this library.
+//!
+//! Nothing is opened or asked of the network before it runs; what makes no sense by itself is refused
+//! by [`Install::check`], with the words of the command line.
 
 use std::path::PathBuf;
 
