@@ -191,7 +191,7 @@ enum Stage {
 
 /// The requests and answers of one connection.
 #[derive(Debug)]
-pub struct Pipeline {
+pub(crate) struct Pipeline {
     wanted: Arc<Wanted>,
     manners: Arc<Manners>,
     stage: Stage,
@@ -217,7 +217,7 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// For a new connection.
-    pub fn new(wanted: Arc<Wanted>, manners: Arc<Manners>) -> Self {
+    pub(crate) fn new(wanted: Arc<Wanted>, manners: Arc<Manners>) -> Self {
         Self {
             wanted,
             manners,
@@ -236,7 +236,7 @@ impl Pipeline {
 
     /// Takes the head of the next request and gives what is to be sent for it now: nothing if it was
     /// sent before. `None` if answers to other requests are due, and this connection is of no use.
-    pub fn request(&mut self, output: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn request(&mut self, output: &[u8]) -> Option<Vec<u8>> {
         if let Some(range) = self.sent.pop_front() {
             // What was sent for it then: it may be for another range now, or another URL.
             if with_range(&self.head, &range).as_deref() != Some(output) {
@@ -264,7 +264,7 @@ impl Pipeline {
     }
 
     /// The heads that are to be sent now, ahead of their time.
-    pub fn more(&mut self) -> Vec<u8> {
+    pub(crate) fn more(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if self.stage == Stage::Plain || !self.keeps_open || !self.manners.allow() {
             return bytes;
@@ -293,7 +293,7 @@ impl Pipeline {
     }
 
     /// Moves what came early, as far as it belongs to the present answer, to `buffer`: its length.
-    pub fn take_early(&mut self, buffer: &mut [u8]) -> usize {
+    pub(crate) fn take_early(&mut self, buffer: &mut [u8]) -> usize {
         let mut taken = 0;
         while taken < buffer.len() && !self.early.is_empty() {
             let (first, _) = self.early.as_slices();
@@ -315,7 +315,7 @@ impl Pipeline {
 
     /// Takes what was received: the number of bytes that belong to the present answer. The rest is
     /// kept for the next ones.
-    pub fn received(&mut self, bytes: &[u8]) -> usize {
+    pub(crate) fn received(&mut self, bytes: &[u8]) -> usize {
         let mine = self.own(bytes);
         self.early.extend(bytes.get(mine..).unwrap_or_default());
         mine
@@ -404,13 +404,13 @@ impl Pipeline {
 
     /// True while answers to requests sent ahead are due: input before the next request is none
     /// of the server's mistakes.
-    pub fn expects(&self) -> bool {
+    pub(crate) fn expects(&self) -> bool {
         !self.sent.is_empty() && self.stage != Stage::Plain
     }
 
     /// How long to wait for the next bytes, if the server may have forgotten the present request, as
     /// some do with what comes early.
-    pub fn patience(&self) -> Option<Duration> {
+    pub(crate) fn patience(&self) -> Option<Duration> {
         self.unanswered.then(|| match self.manners.proven() {
             true => PATIENCE_PROVEN,
             false => PATIENCE,
@@ -418,7 +418,7 @@ impl Pipeline {
     }
 
     /// Nothing came for so long.
-    pub fn forgotten(&self) {
+    pub(crate) fn forgotten(&self) {
         if !self.manners.proven() {
             self.manners.give_up();
         }

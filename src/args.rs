@@ -32,9 +32,8 @@ use argh::{ArgsInfo, EarlyExit, FlagInfo, FromArgs};
 
 use self::common::Common;
 use self::words::Prepared;
+use crate::console::Mode;
 use crate::error::{Error, Result};
-use crate::install::Options;
-use crate::report::Progress;
 
 /// Subcommands of this version.
 const SUBCOMMANDS: &[&str] = &[
@@ -84,11 +83,11 @@ pub struct Verify {
 #[derive(Debug)]
 pub struct Install {
     /// What to install.
-    pub options: Options,
+    pub install: crate::install::Install,
     /// Where the report goes.
     pub report: Option<PathBuf>,
     /// How progress is shown.
-    pub progress: Progress,
+    pub progress: Mode,
     /// Which messages are shown.
     pub level: log::LevelFilter,
     /// Where they are written to, as well.
@@ -98,8 +97,10 @@ pub struct Install {
 /// A plan, and how it is to be shown.
 #[derive(Debug)]
 pub struct Plan {
-    /// What to plan.
-    pub options: crate::install::planned::Options,
+    /// What would be installed.
+    pub install: crate::install::Install,
+    /// Over which link.
+    pub link: crate::install::planned::OnLink,
     /// As JSON.
     pub json: bool,
     /// Which messages are shown.
@@ -390,7 +391,7 @@ mod tests {
             &[],
         );
         assert_eq!(install.level, log::LevelFilter::Debug);
-        let options = install.options;
+        let options = install.install;
         assert_eq!(options.bundle, Location::Stdin);
         assert_eq!(options.targets, Targets::One("/dev/x".into()));
         assert_eq!(options.memory, 8 << 20);
@@ -417,10 +418,10 @@ mod tests {
                 ("REFLASH_VERBOSE", "1"),
             ],
         );
-        assert_eq!(install.options.workers, 3);
-        assert_eq!(install.options.seeds.len(), 2);
-        assert!(install.options.merge);
-        assert_eq!(install.options.trust, Trust::Insecure);
+        assert_eq!(install.install.workers, 3);
+        assert_eq!(install.install.seeds.len(), 2);
+        assert!(install.install.merge);
+        assert_eq!(install.install.trust, Trust::Insecure);
         assert_eq!(install.level, log::LevelFilter::Info);
     }
 

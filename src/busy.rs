@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes at the beginning of a disk that hold its partition table, for sectors up to 4 KiB.
-pub const TABLE_SIZE: usize = 8192;
+pub(crate) const TABLE_SIZE: usize = 8192;
 
 /// Most devices below a file system that are followed: a stack is a few levels high.
 const MAX_STACK: usize = 64;
@@ -50,7 +50,7 @@ fn partitions(folder: &Path) -> Vec<(String, PathBuf)> {
 }
 
 /// How a device that is read-only becomes writable, if it is.
-pub fn read_only(device: u64) -> Option<String> {
+pub(crate) fn read_only(device: u64) -> Option<String> {
     let folder = folder_of(&numbers(device));
     (line(folder.join("ro"))? == "1").then_some(())?;
     let folder = fs::canonicalize(&folder).unwrap_or(folder);
@@ -65,7 +65,7 @@ pub fn read_only(device: u64) -> Option<String> {
 }
 
 /// Who uses a block device, one of its partitions, or the disk that it is a partition of.
-pub fn device(device: u64, path: &Path) -> Option<String> {
+pub(crate) fn device(device: u64, path: &Path) -> Option<String> {
     let own = numbers(device);
     let folder = folder_of(&own);
     let mut parts = vec![(own, folder.clone())];
@@ -132,7 +132,7 @@ fn loop_on(path: &Path) -> Option<String> {
 }
 
 /// Who uses a regular file in a way that does not bear its being written over.
-pub fn file(path: &Path) -> Option<String> {
+pub(crate) fn file(path: &Path) -> Option<String> {
     let swap = swaps().iter().any(|swap| Path::new(swap) == path);
     if swap {
         return Some("it is a swap file".into());
@@ -141,7 +141,7 @@ pub fn file(path: &Path) -> Option<String> {
 }
 
 /// A program that has a device or file open, other than this one.
-pub fn program(path: &Path) -> Option<String> {
+pub(crate) fn program(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let same = |other: &fs::Metadata| {
         if metadata.file_type().is_block_device() {
@@ -167,7 +167,7 @@ pub fn program(path: &Path) -> Option<String> {
 
 /// The devices that a file lies on, or that a device consists of: itself, the disk of a partition,
 /// what is below a device-mapper or loop device, and so on.
-pub fn below(path: &Path) -> Vec<String> {
+pub(crate) fn below(path: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut next = vec![path.to_owned()];
     while let Some(path) = next.pop() {
@@ -203,12 +203,12 @@ pub fn below(path: &Path) -> Vec<String> {
 }
 
 /// True if `path` lies on the device, or on a part of it.
-pub fn lies_on(path: &Path, device: u64) -> bool {
+pub(crate) fn lies_on(path: &Path, device: u64) -> bool {
     below(path).contains(&numbers(device))
 }
 
 /// Where the device `part` lies in the device `whole`, in bytes, if it is a partition of it.
-pub fn partition_range(part: u64, whole: u64) -> Option<std::ops::Range<u64>> {
+pub(crate) fn partition_range(part: u64, whole: u64) -> Option<std::ops::Range<u64>> {
     /// The unit of /sys, whatever the device's own.
     const SECTOR: u64 = 512;
     let folder = folder_of(&numbers(part));
@@ -221,7 +221,7 @@ pub fn partition_range(part: u64, whole: u64) -> Option<std::ops::Range<u64>> {
 
 /// Whether the kernel should look at the partition table of a device, which begins with `start`: it
 /// is a whole disk, and has partitions now or had some before.
-pub fn wants_partitions(device: u64, start: &[u8; TABLE_SIZE]) -> bool {
+pub(crate) fn wants_partitions(device: u64, start: &[u8; TABLE_SIZE]) -> bool {
     let folder = folder_of(&numbers(device));
     if folder.join("partition").exists() || line(folder.join("partscan")).as_deref() == Some("0") {
         return false;

@@ -127,8 +127,12 @@ pub struct Blocks {
 
 /// Reads the headers of a bundle. The second result tells whether it is signed as it must be: what
 /// it is can be told in any case.
-pub fn inspect(options: &Options, counters: &Arc<Counters>) -> Result<(Inspection, Result<()>)> {
-    let cursor = Cursor::open(&options.bundle, &options.access, counters)?;
+pub fn inspect(options: &Options) -> Result<(Inspection, Result<()>)> {
+    let cursor = Cursor::open(
+        &options.bundle,
+        &options.access,
+        &Arc::new(Counters::default()),
+    )?;
     let trust = options.hash.map_or(Trust::Insecure, Trust::Hash);
     let mut opening = open::open(cursor, &trust)?;
     let header = opening.header().clone();

@@ -6,6 +6,7 @@
 //! beginning; only when all of them are verified and synced are the targets sealed.
 
 mod after;
+mod options;
 pub mod planned;
 mod targets;
 
@@ -16,29 +17,35 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::bundle::{Delivery, Entry, Header, Payload};
-use crate::device::{Care, Target};
+use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::hash::Digest;
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
-use crate::open::{self, Opened, Opening, Trust};
+use crate::open::{self, Opened, Opening};
 use crate::plan::{self, Plan, Shape, Standing};
 use crate::readback::Sources;
-use crate::remote::{Access, Cursor, Location};
+use crate::remote::{Cursor, Location};
 use crate::report::{
-    self, BundleReport, Counts, HttpReport, PayloadReport, Phase, Report, Reporter, SecondsReport,
+    self, BundleReport, Counts, Failed, HttpReport, PayloadReport, Phase, Report, Reporter,
+    SecondsReport,
 };
 use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
 use crate::write::{Outcome, Supply, Writer};
 
+pub(crate) use options::check_workers;
+pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
 pub use targets::{destinations, Targets};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
 /// a run and that the writer need not wait long for the first.
 const MAX_SPAN: u64 = 1 << 20;
+
+/// Smallest memory budget.
+const MIN_MEMORY: u64 = 4 << 20;
 
 /// Shortest limit of a span, with a small memory budget.
 const MIN_SPAN: u64 = 64 << 10;
@@ -70,12 +77,6 @@ struct Shares {
     saved: u64,
 }
 
-/// Connections where no number is given.
-pub const WORKERS: usize = 8;
-
-/// The memory budget where none is given.
-pub const MEMORY: u64 = 32 << 20;
-
 impl Shares {
     fn new(memory: u64, old: &Old) -> Self {
         let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE);
@@ -100,103 +101,56 @@ impl Shares {
 /// to be discarded: this fraction.
 const MIN_REUSED: u64 = 4;
 
-/// Everything an install needs to know.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The bundle.
-    pub bundle: Location,
-    /// How to get at it.
-    pub access: Access,
-    /// What it must prove.
-    pub trust: Trust,
-    /// Where its payloads go.
-    pub targets: Targets,
-    /// How to treat the targets.
-    pub care: Care,
-    /// Where blocks may be reused from.
-    pub seeds: Vec<seed::Spec>,
-    /// Reuse what the targets themselves held before.
-    pub target_seed: bool,
-    /// Read the targets back from the medium when they are written.
-    pub verify: bool,
-    /// Discard what stands where a payload goes, unless much of it can be reused.
-    pub discard: bool,
-    /// Where the block indexes of what was installed go.
-    pub write_index: Option<Targets>,
-    /// Accept payloads without block index.
-    pub allow_missing_index: bool,
-    /// Connections.
-    pub workers: usize,
-    /// Budget for bytes in flight.
-    pub memory: u64,
-    /// Merge blocks into spans.
-    pub merge: bool,
-}
-
-impl Options {
-    /// What the command line does where it is told no more than this.
-    pub fn new(bundle: Location, trust: Trust, targets: Targets) -> Self {
-        Self {
-            bundle,
-            access: Access::default(),
-            trust,
-            targets,
-            care: Care::default(),
-            seeds: Vec::new(),
-            target_seed: true,
-            verify: false,
-            discard: false,
-            write_index: None,
-            allow_missing_index: false,
-            workers: WORKERS,
-            memory: MEMORY,
-            merge: true,
-        }
-    }
-}
-
-/// Installs a bundle. The report tells what was done, also after a failure.
-pub fn install(
-    options: &Options,
-    reporter: &Reporter,
-    counters: &Arc<Counters>,
-) -> (Report, Result<()>) {
-    install_on(options, reporter, counters, &|path| {
-        Target::open(path, options.care)
-    })
-}
-
 /// Opens a target by the path that the user gave.
 pub type OpenTarget<'a> = &'a dyn Fn(&Path) -> Result<Target>;
 
-/// The same with targets on other media than the kernel's.
-pub fn install_on(
-    options: &Options,
-    reporter: &Reporter,
-    counters: &Arc<Counters>,
-    open: OpenTarget<'_>,
-) -> (Report, Result<()>) {
-    let started = Instant::now();
-    let mut run = Run::new(options, open, reporter, counters);
-    reporter.start(&options.bundle.shown());
-    let result = run.run();
-    run.seconds.total = started.elapsed().as_secs_f64();
-    (run.report(result.as_ref().err()), result)
+impl Install {
+    /// Installs. What happens on the way is told to `reporter`, and at the end in the report, also after
+    /// a failure.
+    ///
+    /// It returns when the targets are synced and complete, or not at all what they should be: a run that
+    /// failed, or whose process was killed, leaves what nothing takes for an image, and can be repeated
+    /// to go on from there. Threads that it starts end with it.
+    pub fn run(&self, reporter: &Reporter) -> Result<Report, Box<Failed>> {
+        self.run_checked(self.check(), reporter, &|path| {
+            Target::open(path, self.care)
+        })
+    }
+
+    /// The same with targets on other media than the kernel's, and with any budget.
+    #[doc(hidden)]
+    pub fn run_on(&self, reporter: &Reporter, open: OpenTarget<'_>) -> Result<Report, Box<Failed>> {
+        self.run_checked(Ok(()), reporter, open)
+    }
+
+    fn run_checked(
+        &self,
+        checked: Result<()>,
+        reporter: &Reporter,
+        open: OpenTarget<'_>,
+    ) -> Result<Report, Box<Failed>> {
+        let started = Instant::now();
+        reporter.start(&self.bundle.shown(), self.verify);
+        let mut run = Run::new(self, open, reporter);
+        let result = checked.and_then(|()| reporter.ticking(|| run.run()));
+        run.seconds.total = started.elapsed().as_secs_f64();
+        let report = run.report(result.as_ref().err());
+        reporter.finish(&report);
+        Failed::unless(result, report)
+    }
 }
 
 struct Run<'a> {
-    options: &'a Options,
+    options: &'a Install,
     open: OpenTarget<'a>,
     reporter: &'a Reporter,
-    counters: &'a Arc<Counters>,
+    counters: Arc<Counters>,
     counts: Counts,
     seconds: SecondsReport,
     bundle: BundleReport,
     payloads: Vec<PayloadReport>,
     /// What was written so far.
     written: Vec<Written>,
-    /// Payloads in all.
-    payload_count: usize,
     touched: bool,
 }
 
@@ -293,23 +247,17 @@ struct Prepared {
 }
 
 impl<'a> Run<'a> {
-    fn new(
-        options: &'a Options,
-        open: OpenTarget<'a>,
-        reporter: &'a Reporter,
-        counters: &'a Arc<Counters>,
-    ) -> Self {
+    fn new(options: &'a Install, open: OpenTarget<'a>, reporter: &'a Reporter) -> Self {
         Self {
             options,
             open,
             reporter,
-            counters,
+            counters: reporter.counters(),
             counts: Counts::default(),
             seconds: SecondsReport::default(),
             bundle: BundleReport::default(),
             payloads: Vec::new(),
             written: Vec::new(),
-            payload_count: 0,
             touched: false,
         }
     }
@@ -371,14 +319,13 @@ impl Run<'_> {
     fn open(&mut self) -> Result<(Opening, Vec<usize>)> {
         self.reporter.phase(Phase::Open);
         let options = self.options;
-        let cursor = Cursor::open(&options.bundle, &options.access, self.counters)?;
+        let cursor = Cursor::open(&options.bundle, &options.access, &self.counters)?;
         let mut opening = open::open(cursor, &options.trust)?;
         // Without ranges the size is known only once the bundle is being read.
         self.bundle.size = opening.cursor().size();
         self.bundle.hash = Some(opening.header().hash.to_string());
         self.reporter.bundle(&self.bundle);
         let destinations = destinations(opening.header(), &options.targets)?;
-        self.payload_count = destinations.len();
         self.payloads = payloads(opening.header(), &destinations, &options.targets);
         self.reporter.payloads(&self.payloads);
         Ok((opening, destinations))
@@ -616,8 +563,7 @@ impl Run<'_> {
             mut plan,
         } = decided;
         let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
-        self.reporter
-            .payload(payload.number, self.payload_count, blocks, &self.counts);
+        self.reporter.payload(payload.number, blocks, &self.counts);
         let start = Instant::now();
         self.reporter.phase(Phase::Install);
         // What is all there needs no look at the bundle's end.
@@ -717,10 +663,10 @@ impl Run<'_> {
             exit: error.map_or(0, |error| error.class().exit_code()),
             error: error.map(ToString::to_string),
             blocks: counts.blocks(),
-            bytes: counts.bytes(target_size, self.counters),
+            bytes: counts.bytes(target_size, &self.counters),
             bundle: self.bundle,
             payloads: self.payloads,
-            http: HttpReport::of(self.counters),
+            http: HttpReport::of(&self.counters),
             seconds: self.seconds,
             peak_memory: report::peak_memory(),
             target_touched: self.touched,

@@ -1,6 +1,75 @@
 //! Installer for Rugix update bundles over HTTP that downloads only the blocks the device does not
 //! have yet.
 //!
+//! The program `reflash` is a thin shell around [`Install`]: what to install as a value, a [`Reporter`]
+//! that is told on the way, a [`Report`] in the end. [`Install::plan`] decides the same and writes
+//! nothing; [`inspect`], [`verify`] and [`mod@index`] are the subcommands of these names, and with the
+//! feature `pack` there are `pack`, `sign` and `estimate`. All of them are synchronous, none exits,
+//! panics or writes to the terminal; messages go through the `log` crate.
+//!
+//! ```
+//! use std::sync::mpsc;
+//!
+//! use reflash::{Class, Event, Install, Location, Reporter, Targets, Trust};
+//!
+//! # #[cfg(not(feature = "pack"))]
+//! # fn main() {}
+//! # #[cfg(feature = "pack")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("reflash-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let [old, new, bundle, target] = ["old", "new", "bundle", "target"].map(|name| folder.join(name));
+//! # std::fs::write(&old, vec![7; 500_000])?;
+//! # std::fs::write(&new, [vec![7; 400_000], vec![8; 100_000]].concat())?;
+//! # let packed = reflash::pack::pack(&reflash::pack::Options::new(&new, &bundle))?;
+//! # let (url, hash) = (bundle.display().to_string(), packed.hash);
+//! // `url` is what a user would type, `hash` a digest that came by a way that is trusted.
+//! let install = Install::new(
+//!     Location::parse(&url),
+//!     Trust::Hash(hash),
+//!     Targets::One(target.clone()),
+//! )
+//! .seed(&old)
+//! .verify(true);
+//!
+//! // Events come while it runs, from several threads; here they are looked at afterwards.
+//! let (sender, events) = mpsc::channel();
+//! let reporter = Reporter::new(move |event: &Event<'_>| {
+//!     if let Event::Progress(progress) = event {
+//!         // Nobody listens any more: then it need not be told.
+//!         sender.send(*progress).ok();
+//!     }
+//! });
+//! match install.run(&reporter) {
+//!     Ok(report) => {
+//!         assert_eq!(report.result, "installed");
+//!         println!("{} of {} blocks fetched", report.blocks.fetched, report.blocks.total);
+//!     }
+//!     Err(failed) => match failed.error.class() {
+//!         Class::Network => println!("{failed}: later, perhaps"),
+//!         // The report is there in any case.
+//!         _ => println!("{failed}; target touched: {}", failed.report.target_touched),
+//!     },
+//! }
+//! # drop(reporter);
+//! let percent: Vec<f64> = events.iter().map(|progress| progress.percent).collect();
+//! assert!(percent.is_sorted() && percent.last() == Some(&100.0));
+//! # assert_eq!(std::fs::read(&target)?, std::fs::read(&new)?);
+//!
+//! // Again: it is there, and nothing is written.
+//! let report = install.run(&Reporter::silent())?;
+//! assert_eq!((report.result, report.bytes.written), ("current", 0));
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A server is reached as [`Access`] says: patience, rate, most bytes, headers, proxies, certificates.
+//! There is no way to stop a run but to end the process, which the target is safe against at every
+//! moment, as it is against a power cut; [`Reporter::interrupted`] has the last words.
+//!
+//! # Structure
+//!
 //! ```text
 //!   bundle url ─▶ open ─▶ seed ─▶ plan ─▶ fetch ⇄ write ─▶ report
 //!                trusted  what we  spans,  workers  in order,
@@ -20,61 +89,13 @@
 //! | [`readback`] | a written target | what of it is not as it should be, and mends that |
 //! | [`report`] | events | progress, messages and the final report |
 //!
-//! [`install`] runs them, [`inspect`] runs the first alone, [`verify`] only compares, [`args`] is the
-//! command line. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
+//! [`install`] runs them, [`inspect`] runs the first alone, [`verify`] only compares. [`args`] is the
+//! command line, [`console`] what the program says. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
 //! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below),
 //! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
 //! [`busy`] and [`old`] (the target), [`error`]. [`mod@index`] makes block
 //! indexes of an [`image`], into an [`output`] that is whole or not there. [`link`] reckons how long a
-//! download takes; [`terminal`] and [`notify`] are what [`report`] says it with.
-//!
-//! # Embedding
-//!
-//! The program is a thin shell around [`install::install`]: options in, a report out, and a
-//! [`report::Reporter`] that is told on the way. [`install::planned::plan`] takes the same options.
-//!
-//! ```
-//! use std::sync::Arc;
-//!
-//! use reflash::http::Counters;
-//! use reflash::install::{install, Options, Targets};
-//! use reflash::open::Trust;
-//! use reflash::remote::Location;
-//! use reflash::report::{Progress, Reporter};
-//! use reflash::seed;
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let folder = std::env::temp_dir().join(format!("reflash-doc-{}", std::process::id()));
-//! # std::fs::create_dir_all(&folder)?;
-//! # let [old, new, bundle, target] = ["old", "new", "bundle", "target"].map(|name| folder.join(name));
-//! # std::fs::write(&old, vec![7; 500_000])?;
-//! # std::fs::write(&new, vec![7; 400_000])?;
-//! # let packed = reflash::pack::pack(&reflash::pack::Options::new(&new, &bundle))?;
-//! # let (url, hash) = (bundle.display().to_string(), packed.hash);
-//! // `url` is what a user would type, `hash` a digest that came by a way that is trusted.
-//! let mut options = Options::new(
-//!     Location::parse(&url),
-//!     Trust::Hash(hash),
-//!     Targets::One(target.clone()),
-//! );
-//! options.seeds.push(seed::Spec { path: old, index: None });
-//! options.verify = true;
-//!
-//! let counters = Arc::new(Counters::default());
-//! // `Progress::Json` and the others write to standard output and error; this is quiet.
-//! let reporter = Reporter::new(Progress::None, counters.clone());
-//! let (report, result) = install(&options, &reporter, &counters);
-//! // The report is there in any case: what was fetched, reused, written, touched.
-//! println!("{}: {} bytes fetched", report.result, report.bytes.fetched);
-//! if let Err(error) = result {
-//!     eprintln!("{error}; exit {}", error.class().exit_code());
-//! }
-//! # assert_eq!(report.result, "installed", "{:?}", report.error);
-//! # assert_eq!(std::fs::read(&target)?, std::fs::read(&new)?);
-//! # std::fs::remove_dir_all(&folder)?;
-//! # Ok(())
-//! # }
-//! ```
+//! download takes; [`terminal`] and [`notify`] are what [`console`] says it with.
 //!
 //! # Threads
 //!
@@ -94,8 +115,8 @@
 //!
 //! The writer owns submission, so memory is bounded and nothing can deadlock; shutdown is
 //! disconnection. With one core the writer decompresses and hashes all itself. There is no async
-//! runtime and no other thread but those that scan seeds, and in the program the one that waits for
-//! signals.
+//! runtime and no other thread but those that scan seeds, one that tells of progress while nothing
+//! happens, and in the program the one that waits for signals.
 //!
 //! # Trust
 //!
@@ -108,48 +129,87 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
-pub mod ahead;
-pub mod args;
-pub mod bundle;
-pub mod busy;
-pub mod chunker;
-pub mod clock;
-pub mod connect;
-pub mod device;
-pub mod error;
+mod ahead;
+mod args;
+mod bundle;
+mod busy;
+mod chunker;
+mod clock;
+mod connect;
+mod console;
+mod device;
+mod error;
 #[cfg(feature = "pack")]
 pub mod estimate;
-pub mod fetch;
-pub mod hash;
-pub mod http;
-pub mod image;
+mod fetch;
+mod hash;
+mod http;
+mod image;
 pub mod index;
 pub mod inspect;
-pub mod install;
-pub mod link;
-pub mod notify;
-pub mod old;
-pub mod open;
-pub mod ordered;
-pub mod output;
+mod install;
+mod link;
+mod notify;
+mod old;
+mod open;
+mod ordered;
+mod output;
 #[cfg(feature = "pack")]
 pub mod pack;
-pub mod plan;
-pub mod proxy;
-pub mod readback;
-pub mod remote;
-pub mod report;
-pub mod retry;
-pub mod rugix;
-pub mod scan;
-pub mod seed;
+mod plan;
+mod proxy;
+mod readback;
+mod remote;
+mod report;
+mod retry;
+mod rugix;
+mod scan;
+mod seed;
 #[cfg(feature = "pack")]
 pub mod sign;
-pub mod stlv;
-pub mod terminal;
-pub mod tls;
-pub mod trust;
-pub mod unpack;
+mod stlv;
+mod terminal;
+mod tls;
+mod trust;
+mod unpack;
 pub mod verify;
-pub mod write;
-pub mod xz;
+mod write;
+mod xz;
+
+pub use bundle::Compression;
+pub use chunker::Chunker;
+pub use error::{Class, Error, Result, Subject};
+pub use hash::{Digest, HashAlgorithm};
+pub use install::planned::{Expected, OnLink, PlanReport, SpanReport};
+pub use install::{Install, Targets, MAX_WORKERS, MEMORY, WORKERS};
+pub use open::Trust;
+pub use remote::{Access, Location};
+pub use report::{
+    BlocksReport, BundleReport, BytesReport, ComparedReport, Event, Failed, HttpReport,
+    PayloadReport, Phase, Progress, Report, Reporter, SecondsReport, VerifyReport, SCHEMA,
+};
+pub use trust::Roots;
+
+/// The parts of an [`Access`]: how servers are reached.
+pub mod network {
+    pub use crate::clock::{Clock, Time};
+    pub use crate::connect::{Network, Resolve};
+    pub use crate::http::{Header, Settings};
+    pub use crate::proxy::{Exceptions, Proxies, Proxy};
+    pub use crate::retry::{Limiter, Policy};
+    pub use crate::tls::{Files, Problem, Tls};
+}
+
+/// What the program, the tests, benchmarks and fuzz targets of this package use besides. No part of
+/// the API: it may change with every version.
+#[doc(hidden)]
+pub mod internal {
+    macro_rules! open {
+        ($($name:ident)*) => { $(pub mod $name { pub use crate::$name::*; })* };
+    }
+
+    open! {
+        args bundle chunker clock connect console device error fetch hash http image install notify old
+        open output plan proxy remote report rugix scan seed stlv tls trust unpack write xz
+    }
+}

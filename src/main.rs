@@ -5,175 +5,183 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::args::{self, Command, Index, Inspect, Install, Plan, Verify};
-use reflash::error::Error;
-use reflash::http::Counters;
-use reflash::notify::Manager;
-use reflash::report::{self, Progress, Report, Reporter};
+use reflash::internal::args::{self, Command};
+use reflash::internal::console::{self, Console, Mode};
+use reflash::internal::notify::Manager;
+use reflash::{inspect, verify, Error, Location, Report, Reporter};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
-
-/// Pause between two looks at the progress.
-const TICK: Duration = Duration::from_millis(200);
 
 /// Time for the last words after a signal.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
-    let result = match args::parse(arguments, &|name| std::env::var_os(name)) {
-        Ok(Command::Print(text)) => {
+    let command = args::parse(arguments, &|name| std::env::var_os(name));
+    match command.map_err(Failure::from).and_then(|c| run(&c)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let Failure {
+                error,
+                bundle,
+                touched,
+                hint,
+            } = failure;
+            console::print_error(&error, bundle.as_deref(), touched, hint);
+            ExitCode::from(error.class().exit_code())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Print(text) => {
             // A reader that closed the pipe has seen enough.
-            report::print_out(&text);
-            return ExitCode::SUCCESS;
+            console::print_out(text);
+            Ok(())
         }
-        Ok(Command::Install(install)) => return run_install(&install),
-        Ok(Command::Plan(plan)) => return run_plan(&plan),
-        Ok(Command::Inspect(inspect)) => return run_inspect(&inspect),
-        Ok(Command::Index(index)) => run_index(&index),
-        Ok(Command::Verify(verify)) => return run_verify(&verify),
+        Command::Install(install) => run_install(install),
+        Command::Plan(plan) => run_plan(plan),
+        Command::Inspect(inspect) => run_inspect(inspect),
+        Command::Verify(verify) => run_verify(verify),
+        Command::Index(index) => run_index(index),
         #[cfg(feature = "pack")]
-        Ok(Command::Pack(options)) => run_pack(&options),
+        Command::Pack(options) => run_pack(options),
         #[cfg(feature = "pack")]
-        Ok(Command::Sign(options)) => run_sign(&options),
+        Command::Sign(options) => run_sign(options),
         #[cfg(feature = "pack")]
-        Ok(Command::Estimate(estimate)) => run_estimate(&estimate),
-        Err(error) => Err(error),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, None, false),
+        Command::Estimate(estimate) => run_estimate(estimate),
     }
 }
 
-/// The reporter, and all that it is to tell besides the terminal.
-fn reporter(
-    progress: Progress,
-    counters: &Arc<Counters>,
-    log: Option<&Path>,
-) -> Result<Arc<Reporter>, Error> {
+/// What ends the program with another code than 0.
+struct Failure {
+    error: Error,
+    /// The bundle that it is about.
+    bundle: Option<String>,
+    /// The target was written to.
+    touched: bool,
+    /// What to do about it.
+    hint: Option<&'static str>,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self {
+            hint: error.hint(),
+            bundle: None,
+            touched: false,
+            error,
+        }
+    }
+}
+
+impl Failure {
+    fn of(error: Error, bundle: &Location) -> Self {
+        Self {
+            bundle: Some(bundle.shown()),
+            ..Self::from(error)
+        }
+    }
+}
+
+/// What speaks for a run, and whom it tells besides the terminal.
+fn console(mode: Mode, level: log::LevelFilter, log: Option<&Path>) -> Result<Arc<Console>, Error> {
     if let Some(path) = log {
-        report::log_to(path)?;
+        console::log_to(path)?;
     }
-    let reporter = Reporter::new(progress, counters.clone());
-    if let Some(address) = std::env::var_os("NOTIFY_SOCKET").filter(|a| !a.is_empty()) {
-        match Manager::at(&address) {
-            Ok(manager) => reporter.tell(manager),
-            Err(error) => report::print_err(&format!("warning: NOTIFY_SOCKET: {error}")),
-        }
-    }
-    Ok(Arc::new(reporter))
-}
-
-fn run_install(install: &Install) -> ExitCode {
-    let counters = Arc::new(Counters::default());
-    let reporter = match reporter(install.progress, &counters, install.log.as_deref()) {
-        Ok(reporter) => reporter,
-        Err(error) => return fail(&error, None, false),
-    };
-    reporter.install_logger(install.level);
-    if let Some(Err(error)) = install.report.as_deref().map(Report::check) {
-        return fail(&error, None, false);
-    }
-    end_on_signals(&reporter, install.report.clone());
-    tick(&reporter);
-    let (report, result) = reflash::install::install(&install.options, &reporter, &counters);
-    reporter.finish(&report);
-    let written = match &install.report {
-        Some(path) => report.write(path),
-        None => Ok(()),
-    };
-    match result {
-        Ok(()) => {
-            // The target is what counts: a script must not take it for a failure.
-            if let Err(error) = written {
-                report::print_err(&format!("warning: {error}"));
-            }
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            let bundle = install.options.bundle.shown();
-            fail(&error, Some(&bundle), report.target_touched)
-        }
-    }
-}
-
-fn run_plan(plan: &Plan) -> ExitCode {
-    let counters = Arc::new(Counters::default());
-    let reporter = match reporter(Progress::None, &counters, plan.log.as_deref()) {
-        Ok(reporter) => reporter,
-        Err(error) => return fail(&error, None, false),
-    };
-    reporter.install_logger(plan.level);
-    let (told, result) = reflash::install::planned::plan(&plan.options, &reporter, &counters);
-    if plan.json {
-        report::print_json(&told);
-    } else if result.is_ok() {
-        report::print_out(&told.to_string());
-    }
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, Some(&plan.options.install.bundle.shown()), false),
-    }
-}
-
-fn run_inspect(inspect: &Inspect) -> ExitCode {
-    let counters = Arc::new(Counters::default());
-    let reporter = match reporter(Progress::None, &counters, inspect.log.as_deref()) {
-        Ok(reporter) => reporter,
-        Err(error) => return fail(&error, None, false),
-    };
-    reporter.install_logger(inspect.level);
-    let result = reflash::inspect::inspect(&inspect.options, &counters);
-    let result = result.and_then(|(inspection, required)| {
-        if inspect.json {
-            report::print_json(&inspection);
-        } else {
-            report::print_out(&inspection.to_string());
-        }
-        required
+    let address = std::env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty());
+    let manager = address.and_then(|address| {
+        let manager = Manager::at(&address);
+        manager
+            .map_err(|error| console::print_err(&format!("warning: NOTIFY_SOCKET: {error}")))
+            .ok()
     });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, Some(&inspect.options.bundle.shown()), false),
-    }
+    let console = Console::new(mode, manager);
+    console.install_logger(level);
+    Ok(console)
 }
 
-fn run_index(index: &Index) -> Result<(), Error> {
-    let indexed = reflash::index::index(&index.options, &|_| {})?;
-    if index.json {
-        report::print_json(&indexed);
-    } else if !index.quiet {
-        report::print_err(&indexed.to_string());
+fn run_install(install: &args::Install) -> Result<(), Failure> {
+    let console = console(install.progress, install.level, install.log.as_deref())?;
+    if let Some(path) = &install.report {
+        Report::check(path)?;
+    }
+    let reporter = Arc::new(console.reporter());
+    end_on_signals(&reporter, install.report.clone());
+    let result = install.install.run(&reporter);
+    let report = match &result {
+        Ok(report) => report,
+        Err(failed) => &failed.report,
+    };
+    let written = install.report.as_deref().map(|path| report.write(path));
+    let touched = report.target_touched;
+    result.map_err(|failed| Failure {
+        touched,
+        ..Failure::of(failed.error, install.install.bundle())
+    })?;
+    // The target is what counts: a script must not take it for a failure.
+    if let Some(Err(error)) = written {
+        console::print_err(&format!("warning: {error}"));
     }
     Ok(())
 }
 
-fn run_verify(verify: &Verify) -> ExitCode {
-    let counters = Arc::new(Counters::default());
-    let reporter = match reporter(Progress::None, &counters, verify.log.as_deref()) {
-        Ok(reporter) => reporter,
-        Err(error) => return fail(&error, None, false),
+fn run_plan(plan: &args::Plan) -> Result<(), Failure> {
+    let console = console(Mode::None, plan.level, plan.log.as_deref())?;
+    let result = plan.install.plan(&plan.link, &console.reporter());
+    match &result {
+        Ok(planned) if plan.json => console::print_json(planned),
+        Ok(planned) => console::print_out(&planned.to_string()),
+        Err(failed) if plan.json => console::print_json(&failed.report),
+        Err(_) => true,
     };
-    reporter.install_logger(verify.level);
-    let (report, result) = reflash::verify::verify(&verify.options, &reporter, &counters);
-    if verify.json || verify.level > log::LevelFilter::Off {
-        report.print(verify.json);
-    }
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&error, Some(&verify.options.bundle.shown()), false),
-    }
+    result.map_err(|failed| Failure::of(failed.error, plan.install.bundle()))?;
+    Ok(())
 }
 
-/// Lets the reporter speak while the run waits for something.
-fn tick(reporter: &Arc<Reporter>) {
-    let reporter = reporter.clone();
-    std::thread::spawn(move || loop {
-        std::thread::sleep(TICK);
-        reporter.tick();
-    });
+fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
+    console(Mode::None, inspect.level, inspect.log.as_deref())?;
+    let bundle = &inspect.options.bundle;
+    let (inspection, required) =
+        inspect::inspect(&inspect.options).map_err(|error| Failure::of(error, bundle))?;
+    if inspect.json {
+        console::print_json(&inspection);
+    } else {
+        console::print_out(&inspection.to_string());
+    }
+    required.map_err(|error| Failure {
+        // Who signed it was told just now.
+        hint: None,
+        ..Failure::of(error, bundle)
+    })
+}
+
+fn run_index(index: &args::Index) -> Result<(), Failure> {
+    let indexed = reflash::index::index(&index.options, &|_| {})?;
+    if index.json {
+        console::print_json(&indexed);
+    } else if !index.quiet {
+        console::print_err(&indexed.to_string());
+    }
+    Ok(())
+}
+
+fn run_verify(verify: &args::Verify) -> Result<(), Failure> {
+    let console = console(Mode::None, verify.level, verify.log.as_deref())?;
+    let result = verify::verify(&verify.options, &console.reporter());
+    let report = match &result {
+        Ok(report) => report,
+        Err(failed) => &failed.report,
+    };
+    if verify.json {
+        console::print_json(report);
+    } else if verify.level > log::LevelFilter::Off && !report.targets.is_empty() {
+        console::print_err(report.to_string().trim_end());
+    }
+    result.map_err(|failed| Failure::of(failed.error, &verify.options.bundle))?;
+    Ok(())
 }
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP, with the last words of a run that failed.
@@ -199,45 +207,40 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
         });
         let name = signal_name(signal).unwrap_or("a signal");
         // If the target is complete, the last words are those of a run that went well.
-        let Some(last) = reporter.interrupted(exit, name) else {
+        let reason = format!("interrupted by {name}");
+        let Some(last) = reporter.interrupted(exit, &reason) else {
             return;
         };
-        reporter.finish(&last);
         if let Some(Err(error)) = report.map(|path| last.write(&path)) {
-            report::print_err(&format!("reflash: {error}"));
+            console::print_err(&format!("reflash: {error}"));
         }
-        report::print_err(&format!("reflash: interrupted by {name}"));
-        report::print_target_state(last.target_touched);
+        console::print_err(&format!("reflash: {reason}"));
+        console::print_target_state(last.target_touched);
         std::process::exit(exit.into());
     });
 }
 
 #[cfg(feature = "pack")]
-fn run_pack(options: &reflash::pack::Options) -> Result<(), Error> {
+fn run_pack(options: &reflash::pack::Options) -> Result<(), Failure> {
     let packed = reflash::pack::pack(options)?;
-    report::print_out(&format!("{}\n", packed.hash));
+    console::print_out(&format!("{}\n", packed.hash));
     Ok(())
 }
 
 #[cfg(feature = "pack")]
-fn run_sign(options: &reflash::sign::Options) -> Result<(), Error> {
+fn run_sign(options: &reflash::sign::Options) -> Result<(), Failure> {
     let hash = reflash::sign::sign(options)?;
-    report::print_out(&format!("{hash}\n"));
+    console::print_out(&format!("{hash}\n"));
     Ok(())
 }
 
 #[cfg(feature = "pack")]
-fn run_estimate(estimate: &args::Estimate) -> Result<(), Error> {
+fn run_estimate(estimate: &args::Estimate) -> Result<(), Failure> {
     let told = reflash::estimate::estimate(&estimate.options)?;
     if estimate.json {
-        report::print_json(&told);
+        console::print_json(&told);
     } else {
-        report::print_out(&told.to_string());
+        console::print_out(&told.to_string());
     }
     Ok(())
-}
-
-fn fail(error: &Error, bundle: Option<&str>, target_incomplete: bool) -> ExitCode {
-    report::print_error(error, bundle, target_incomplete);
-    ExitCode::from(error.class().exit_code())
 }

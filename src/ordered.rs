@@ -17,7 +17,7 @@ use crate::retry::{admit, Attempts, Policy, Trickle, MIN_BYTES};
 /// After a break it goes on with a range from where it stopped; if the server has no ranges, it
 /// starts over and passes over what it has seen.
 #[derive(Debug)]
-pub struct Ordered {
+pub(crate) struct Ordered {
     client: Client,
     body: Option<Body>,
     /// Offset of the next byte of `body`.
@@ -33,7 +33,7 @@ pub struct Ordered {
 
 impl Ordered {
     /// Starts at the first byte.
-    pub fn new(client: Client, policy: &Policy) -> Self {
+    pub(crate) fn new(client: Client, policy: &Policy) -> Self {
         Self {
             client,
             body: None,
@@ -47,12 +47,12 @@ impl Ordered {
     }
 
     /// Size of the object in bytes, as far as the server has said.
-    pub fn size(&self) -> Option<u64> {
+    pub(crate) fn size(&self) -> Option<u64> {
         self.client.size()
     }
 
     /// The next bytes; zero at the end of the object.
-    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let stop = never();
         loop {
             let result = match &mut self.body {

@@ -19,7 +19,7 @@ const READ_SIZE: usize = 1 << 20;
 
 /// The numbers of the blocks inside of `within` that are not on the target. `offsets` says where
 /// each begins, and where the last one ends.
-pub fn wrong_blocks(
+pub(crate) fn wrong_blocks(
     target: &Target,
     index: &Index,
     offsets: &[u64],
@@ -57,7 +57,7 @@ fn is_at(target: &Target, digest: &Digest, range: &Range<u64>, bytes: &mut Vec<u
 }
 
 /// The digest of the first `size` bytes of a target, if they can be read.
-pub fn digest_of(target: &Target, size: u64, expected: &Digest) -> Option<Digest> {
+pub(crate) fn digest_of(target: &Target, size: u64, expected: &Digest) -> Option<Digest> {
     let mut hasher = Hasher::new(expected.algorithm());
     let mut bytes = vec![0; READ_SIZE];
     let mut at = 0;
@@ -72,7 +72,7 @@ pub fn digest_of(target: &Target, size: u64, expected: &Digest) -> Option<Digest
 }
 
 /// The places of blocks, neighbours as one.
-pub fn regions(offsets: &[u64], blocks: &[u32]) -> Vec<Range<u64>> {
+pub(crate) fn regions(offsets: &[u64], blocks: &[u32]) -> Vec<Range<u64>> {
     let mut regions: Vec<Range<u64>> = Vec::new();
     for number in blocks {
         let place = offsets.get(*number as usize..).unwrap_or_default();
@@ -88,7 +88,7 @@ pub fn regions(offsets: &[u64], blocks: &[u32]) -> Vec<Range<u64>> {
 
 /// Where blocks can be made from once more.
 #[derive(Debug)]
-pub struct Sources<'a> {
+pub(crate) struct Sources<'a> {
     /// Number of the payload, for errors.
     pub payload: usize,
     /// Its blocks.
@@ -101,7 +101,7 @@ pub struct Sources<'a> {
 
 impl Sources<'_> {
     /// Makes blocks again, from a seed or the bundle, and writes them to their places.
-    pub fn mend(
+    pub(crate) fn mend(
         &self,
         target: &Target,
         offsets: &[u64],
@@ -154,7 +154,12 @@ impl Sources<'_> {
 }
 
 /// The plain bytes of a stored block, not verified.
-pub fn unpacked(stored: &[u8], block: &Block, index: &Index, subject: Subject) -> Result<Vec<u8>> {
+pub(crate) fn unpacked(
+    stored: &[u8],
+    block: &Block,
+    index: &Index,
+    subject: Subject,
+) -> Result<Vec<u8>> {
     match index.compression() {
         Compression::None => Ok(stored.to_vec()),
         Compression::Xz => {

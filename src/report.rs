@@ -1,60 +1,42 @@
-//! What a run says: progress for people and programs, log lines, the final report.
+//! What a run tells while it works: events, progress among them, and a report at the end.
 //!
-//! The only file that writes to the terminal, so that a progress line and a log line never run
-//! into each other: standard error is for people, standard output for machines. Stages hand in
-//! facts and know nothing of terminals or JSON. Reporting never fails an install: what cannot be
-//! written is dropped. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
+//! Stages hand in facts and know nothing of who listens, of terminals or JSON. The [`Reporter`] makes
+//! [`Event`]s of them, a few a second at most, and hands these to one listener, one after the other.
+//! It also knows at every moment what a run that is ended from outside has to say.
 //!
-//! `percent` covers the whole run, never falls, and is 100 only after success. A payload is one
-//! share of it; within a share seeds take a tenth and the blocks the rest.
+//! `percent` covers the whole run, never falls, and is 100 only after success. Looking through seeds
+//! is a tenth of it, the blocks are the rest; of that, reading back takes a third if it is asked for.
 
 mod schema;
 
-use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::http::Counters;
-use crate::notify::{LogFile, Manager};
-use crate::terminal::{self, Blocks, Rate, Seen};
+use crate::terminal::{self, Rate};
 
-use schema::summary;
 pub use schema::{
     peak_memory, BlocksReport, BundleReport, BytesReport, ComparedReport, Counts, HttpReport,
     PayloadReport, Report, SecondsReport, VerifyReport, SCHEMA,
 };
 
-/// Pause between two updates of a bar.
-const BAR_INTERVAL: Duration = Duration::from_millis(200);
+/// Pause between two events of progress.
+const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Pause between two progress lines: a serial console is slow, a log file is kept.
-const LINE_INTERVAL: Duration = Duration::from_secs(1);
+/// The part of a run that looks through seeds.
+const SEED_SHARE: f64 = 0.1;
 
-/// Columns of a terminal that does not tell how many it has.
-const COLUMNS: usize = 80;
+/// The part of a run that reads the target back, if that is asked for.
+const VERIFY_SHARE: f64 = 0.3;
 
-/// The log that takes all lines for people, too.
-static LOG: OnceLock<LogFile> = OnceLock::new();
-
-/// How progress is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
-    /// A bar on a terminal, else lines: on a serial console, in a log, where `TERM` is `dumb`.
-    Auto,
-    /// One line that is rewritten; lines where there is no terminal at all.
-    Bar,
-    /// Whole lines, at most one a second.
-    Lines,
-    /// One JSON object a line on standard output.
-    Json,
-    /// Nothing.
-    None,
-}
+/// The most that is told before all is done.
+const MOST: f64 = 99.0;
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,7 +57,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    fn name(self) -> &'static str {
+    /// As messages and JSON spell it.
+    pub fn name(self) -> &'static str {
         match self {
             Self::Open => "open",
             Self::Seed => "seed",
@@ -87,70 +70,103 @@ impl Phase {
     }
 }
 
-#[derive(Serialize)]
-#[serde(tag = "event", rename_all = "lowercase")]
-enum Event<'a> {
-    Start {
-        schema: u32,
-        version: &'static str,
-        bundle: &'a str,
-    },
-    Phase {
-        phase: Phase,
-    },
-    Progress {
-        phase: Phase,
-        percent: f64,
-        blocks: u64,
-        blocks_total: u64,
-        bytes_fetched: u64,
-        bytes_to_fetch: u64,
-        bytes_written: u64,
-        bytes_per_second: u64,
-        retries: u64,
-    },
-    Warning {
-        message: &'a str,
-    },
-    Done {
-        report: &'a Report,
-    },
-    Failed {
-        report: &'a Report,
-    },
+/// What happens in a run. More kinds may come.
+///
+/// Warnings (a retry, a seed that is dropped) are not among them: they go through the `log` crate, as
+/// all messages of this library do.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The run begins; the bundle as it is shown, without secrets.
+    Start(&'a str),
+    /// A phase begins. With several payloads they come again for each.
+    Phase(Phase),
+    /// How far it is: when a phase begins, and five times a second at most.
+    Progress(Progress),
+    /// All is done. The progress before is 100 %.
+    Done(&'a Report),
+    /// It ended early.
+    Failed(&'a Report),
 }
 
-/// Takes in what happens and says it.
-#[derive(Debug)]
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Progress {
+    /// Where it is.
+    pub phase: Phase,
+    /// Of the whole run, in tenths; never falls, and is 100 only at the end of a run that went well.
+    pub percent: f64,
+    /// Blocks that are made.
+    pub blocks: u64,
+    /// Blocks in all, as far as they are known.
+    pub blocks_total: u64,
+    /// Bytes received.
+    pub bytes_fetched: u64,
+    /// Bytes to be received in all; 0 as long as that is not known.
+    pub bytes_to_fetch: u64,
+    /// Plain bytes written to targets.
+    pub bytes_written: u64,
+    /// Bytes received a second, of late.
+    pub bytes_per_second: u64,
+    /// Requests that were made again.
+    pub retries: u64,
+    /// Plain bytes that were there already, on the target or in seeds.
+    #[serde(skip)]
+    pub bytes_reused: u64,
+    /// Time left, where it can be told.
+    #[serde(skip)]
+    pub left: Option<Duration>,
+}
+
+/// Is handed the events.
+type Listener = Box<dyn FnMut(&Event<'_>) + Send>;
+
+/// Takes in what happens in a run and tells it to a listener.
+///
+/// It can be asked from other threads while the run goes on, and be used for several runs, one after
+/// the other.
 pub struct Reporter {
-    inner: Mutex<Inner>,
-    counters: Arc<Counters>,
+    /// Taken before the state, so that events come in order.
+    told: Mutex<Told>,
+    state: Mutex<State>,
 }
 
+struct Told {
+    /// Nobody, if nobody wants to know.
+    listener: Option<Listener>,
+    /// When the last progress was told.
+    progress: Option<Instant>,
+    /// The end was told: nothing may follow.
+    over: bool,
+}
+
+/// Where a run is, and what its report would say.
 #[derive(Debug)]
-struct Inner {
-    progress: Progress,
+struct State {
+    counters: Arc<Counters>,
     phase: Phase,
+    /// Reading back comes at the end.
+    verifies: bool,
     /// Payloads in all, and the number of the present one.
     payloads: usize,
     payload: usize,
     /// Blocks made before the present payload, and blocks it has.
     blocks_before: u64,
     blocks: u64,
-    /// Share of the present payload that is done, 0 to 1.
-    share: f64,
+    /// The blocks of all payloads were known when the first of them began.
+    all_known: bool,
+    /// Payloads for which seeds were looked through, and which part of the present one.
+    seeded: usize,
+    seeding: f64,
+    /// Payloads that were read back, and which part of the present one.
+    verified: usize,
+    verifying: f64,
     percent: f64,
     counts: Counts,
     started: Instant,
-    /// When the first block could be made.
-    installing: Option<Instant>,
+    /// When the first block could be made, and at which percentage.
+    installing: Option<(Instant, f64)>,
     rate: Rate,
-    shown: Option<Instant>,
-    /// The service manager, and when it was told last.
-    manager: Option<Manager>,
-    told: Option<Instant>,
-    /// A bar stands on the terminal's last line.
-    bar: bool,
     bundle: BundleReport,
     /// The payloads, and where they go.
     payload_reports: Vec<PayloadReport>,
@@ -160,459 +176,356 @@ struct Inner {
     sealed: bool,
 }
 
-impl Reporter {
-    /// A reporter that shows progress in the given way.
-    pub fn new(progress: Progress, counters: Arc<Counters>) -> Self {
-        let progress = match progress {
-            Progress::Auto if can_rewrite() => Progress::Bar,
-            Progress::Bar if io::stderr().is_terminal() => Progress::Bar,
-            Progress::Auto | Progress::Bar => Progress::Lines,
-            other => other,
-        };
+impl State {
+    fn new() -> Self {
         Self {
-            inner: Mutex::new(Inner {
-                progress,
-                phase: Phase::Open,
-                payloads: 1,
-                payload: 0,
-                blocks_before: 0,
-                blocks: 0,
-                share: 0.0,
-                percent: 0.0,
-                counts: Counts::default(),
-                started: Instant::now(),
-                installing: None,
-                rate: Rate::default(),
-                shown: None,
-                manager: None,
-                told: None,
-                bar: false,
-                bundle: BundleReport::default(),
-                payload_reports: Vec::new(),
-                touched: Vec::new(),
-                sealed: false,
+            counters: Arc::default(),
+            phase: Phase::Open,
+            verifies: false,
+            payloads: 1,
+            payload: 0,
+            blocks_before: 0,
+            blocks: 0,
+            all_known: false,
+            seeded: 0,
+            seeding: 0.0,
+            verified: 0,
+            verifying: 0.0,
+            percent: 0.0,
+            counts: Counts::default(),
+            started: Instant::now(),
+            installing: None,
+            rate: Rate::default(),
+            bundle: BundleReport::default(),
+            payload_reports: Vec::new(),
+            touched: Vec::new(),
+            sealed: false,
+        }
+    }
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter")
+            .field("state", &*self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reporter {
+    /// Tells `listener`. It is called by whatever thread has something to tell, never by two at a
+    /// time, and the run waits for it.
+    pub fn new(listener: impl FnMut(&Event<'_>) + Send + 'static) -> Self {
+        Self::of(Some(Box::new(listener)))
+    }
+
+    /// Tells nobody.
+    pub fn silent() -> Self {
+        Self::of(None)
+    }
+
+    fn of(listener: Option<Listener>) -> Self {
+        Self {
+            told: Mutex::new(Told {
+                listener,
+                progress: None,
+                over: false,
             }),
-            counters,
+            state: Mutex::new(State::new()),
         }
     }
 
-    /// Makes this the backend of `log`, showing messages up to `level`, and writing them to the log
-    /// file if there is one. Only the first call counts.
-    pub fn install_logger(self: &Arc<Self>, level: log::LevelFilter) {
-        let logger = Logger {
-            reporter: self.clone(),
-            level,
-        };
-        let logged = LOG
-            .get()
-            .map_or(level, |_| level.max(log::LevelFilter::Info));
-        if log::set_boxed_logger(Box::new(logger)).is_ok() {
-            log::set_max_level(logged);
-        }
+    /// How far the run is.
+    pub fn progress(&self) -> Progress {
+        self.state().progress()
     }
 
-    /// Tells a service manager, too.
-    pub fn tell(&self, manager: Manager) {
-        self.inner().manager = Some(manager);
+    /// Ends the telling of a run that is ended from outside, by a signal for instance: tells that it
+    /// failed, with the exit code `exit` and the reason, and returns its report so far. `None`, with
+    /// nothing told, if all targets are complete: the run went well, whatever happens to it now.
+    pub fn interrupted(&self, exit: u8, reason: &str) -> Option<Report> {
+        let report = self.state().interrupted(exit, reason)?;
+        self.finish(&report);
+        Some(report)
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn state(&self) -> MutexGuard<'_, State> {
         // A panic while reporting must not take the install down too.
-        self.inner.lock().unwrap_or_else(|lock| lock.into_inner())
+        self.state.lock().unwrap_or_else(|lock| lock.into_inner())
     }
 
-    /// What the bundle is, for a run that is interrupted.
-    pub fn bundle(&self, bundle: &BundleReport) {
-        self.inner().bundle = bundle.clone();
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(|lock| lock.into_inner())
     }
 
-    /// What the payloads are and where they go, for the same.
-    pub fn payloads(&self, payloads: &[PayloadReport]) {
-        self.inner().payload_reports = payloads.to_vec();
+    /// What all clients of the run count.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.state().counters.clone()
+    }
+
+    /// What the bundle is.
+    pub(crate) fn bundle(&self, bundle: &BundleReport) {
+        self.state().bundle = bundle.clone();
+    }
+
+    /// What the payloads are and where they go.
+    pub(crate) fn payloads(&self, payloads: &[PayloadReport]) {
+        let mut state = self.state();
+        state.payloads = payloads.len().max(1);
+        state.payload_reports = payloads.to_vec();
     }
 
     /// A target, and the flag that tells whether it was written to.
-    pub fn target(&self, touched: Arc<AtomicBool>) {
-        self.inner().touched.push(touched);
+    pub(crate) fn target(&self, touched: Arc<AtomicBool>) {
+        self.state().touched.push(touched);
     }
 
     /// All targets are complete.
-    pub fn sealed(&self) {
-        self.inner().sealed = true;
+    pub(crate) fn sealed(&self) {
+        self.state().sealed = true;
     }
 
-    /// The report of a run that a signal ends, as far as it came; `None` if all is done but for
-    /// telling so.
-    pub fn interrupted(&self, exit: u8, signal: &str) -> Option<Report> {
-        let inner = self.inner();
-        if inner.sealed {
+    /// Does something, and tells meanwhile what was received, also while nothing else happens: so a
+    /// slow link looks different from a dead one.
+    pub(crate) fn ticking<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.told().listener.is_none() {
+            return work();
+        }
+        std::thread::scope(|scope| {
+            let (working, done) = mpsc::channel::<()>();
+            let tick = move || {
+                while done.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    self.show();
+                }
+            };
+            let ticker = std::thread::Builder::new().spawn_scoped(scope, tick);
+            if let Err(error) = ticker {
+                log::warn!("progress is told now and then only: no thread for it: {error}");
+            }
+            let result = work();
+            drop(working);
+            result
+        })
+    }
+
+    /// A run begins; `verifies`: it will read back what it wrote.
+    pub(crate) fn start(&self, bundle: &str, verifies: bool) {
+        let mut told = self.told();
+        (told.progress, told.over) = (None, false);
+        *self.state() = State {
+            verifies,
+            ..State::new()
+        };
+        told.tell(&Event::Start(bundle));
+    }
+
+    /// A phase begins.
+    pub(crate) fn phase(&self, phase: Phase) {
+        let mut told = self.told();
+        let progress = self.state().enter(phase);
+        told.tell(&Event::Phase(phase));
+        told.tell(&Event::Progress(progress));
+    }
+
+    /// Payload `number` begins; it has so many blocks.
+    pub(crate) fn payload(&self, number: usize, blocks: u64, counts: &Counts) {
+        let mut state = self.state();
+        state.counts = *counts;
+        state.blocks = blocks;
+        state.payload = number;
+        state.blocks_before = counts.done();
+        if number == 0 {
+            state.all_known = state.payloads == 1 || counts.total > blocks;
+        }
+    }
+
+    /// So many bytes of the seeds were looked through.
+    pub(crate) fn seed_progress(&self, done: u64, total: u64) {
+        self.state().seeding = fraction(done, total);
+        self.show();
+    }
+
+    /// A block was made.
+    pub(crate) fn install_progress(&self, counts: &Counts) {
+        self.state().counts = *counts;
+        self.show();
+    }
+
+    /// So many bytes of a target were read back.
+    pub(crate) fn verify_progress(&self, done: u64, total: u64) {
+        self.state().verifying = fraction(done, total);
+        self.show();
+    }
+
+    /// The run is over.
+    pub(crate) fn finish(&self, report: &Report) {
+        let mut told = self.told();
+        if report.exit == 0 {
+            let progress = {
+                let mut state = self.state();
+                state.percent = 100.0;
+                state.progress()
+            };
+            told.tell(&Event::Progress(progress));
+            told.tell(&Event::Done(report));
+        } else {
+            told.tell(&Event::Failed(report));
+        }
+        // Whatever still ticks.
+        told.over = true;
+    }
+
+    /// Tells how far the run is, if it is time for that.
+    fn show(&self) {
+        let mut told = self.told();
+        let due = |last: Instant| last.elapsed() >= INTERVAL;
+        if told.listener.is_some() && !told.over && told.progress.is_none_or(due) {
+            let progress = self.state().progress();
+            told.tell(&Event::Progress(progress));
+        }
+    }
+}
+
+impl Told {
+    fn tell(&mut self, event: &Event<'_>) {
+        if matches!(event, Event::Progress(_)) {
+            self.progress = Some(Instant::now());
+        }
+        if let Some(listener) = self.listener.as_mut().filter(|_| !self.over) {
+            listener(event);
+        }
+    }
+}
+
+impl State {
+    fn enter(&mut self, phase: Phase) -> Progress {
+        // A phase that is left is done, for this payload.
+        match self.phase {
+            Phase::Seed => (self.seeded, self.seeding) = (self.seeded + 1, 0.0),
+            // What is read back at the very end is little, and was counted before.
+            Phase::Verify if self.verified < self.payloads => {
+                (self.verified, self.verifying) = (self.verified + 1, 0.0);
+            }
+            _ => {}
+        }
+        self.phase = phase;
+        let progress = self.progress();
+        if phase == Phase::Install {
+            self.installing
+                .get_or_insert((Instant::now(), self.percent));
+        }
+        progress
+    }
+
+    /// The part of the run that is done, 0 to 1.
+    fn done(&self) -> f64 {
+        let payloads = self.payloads as f64;
+        let part = |whole: usize, rest: f64| ((whole as f64 + rest) / payloads).min(1.0);
+        let verify_share = if self.verifies { VERIFY_SHARE } else { 0.0 };
+        SEED_SHARE * part(self.seeded, self.seeding)
+            + (1.0 - SEED_SHARE - verify_share) * self.made()
+            + verify_share * part(self.verified, self.verifying)
+    }
+
+    /// The part of what is to be fetched and made that is done, 0 to 1.
+    fn made(&self) -> f64 {
+        if self.installing.is_none() {
+            return 0.0;
+        }
+        let fetched = (self.counts.bytes_to_fetch > 0)
+            .then(|| fraction(self.counters.bytes(), self.counts.bytes_to_fetch));
+        let done = self.counts.done();
+        let made = match self.blocks {
+            0 => None,
+            _ if self.all_known => Some(fraction(done, self.counts.total)),
+            blocks => {
+                let of_this = fraction(done.saturating_sub(self.blocks_before), blocks);
+                Some((self.payload as f64 + of_this) / self.payloads as f64)
+            }
+        };
+        match (fetched, made) {
+            // Half for what is received, half for what is made of it.
+            (Some(fetched), Some(made)) => (fetched + made) / 2.0,
+            (Some(part), None) | (None, Some(part)) => part,
+            // Of a stream without index and of unknown size nothing can be told.
+            (None, None) => 0.0,
+        }
+    }
+
+    fn progress(&mut self) -> Progress {
+        // 100 is for success alone, which is known only at the very end.
+        self.percent = self.percent.max(MOST * self.done());
+        let bytes = self.counters.bytes();
+        let installing = self.installing.filter(|_| self.phase == Phase::Install);
+        Progress {
+            phase: self.phase,
+            percent: (self.percent * 10.0).round() / 10.0,
+            blocks: self.counts.done(),
+            blocks_total: self.counts.total,
+            bytes_fetched: bytes,
+            bytes_to_fetch: self.counts.bytes_to_fetch,
+            bytes_written: self.counts.bytes_written,
+            bytes_per_second: self.rate.at(self.started.elapsed(), bytes),
+            retries: self.counters.retries(),
+            bytes_reused: self.counts.bytes_seeded + self.counts.bytes_kept,
+            left: installing.and_then(|(since, before)| {
+                terminal::left(since.elapsed(), (self.percent - before) / (MOST - before))
+            }),
+        }
+    }
+
+    fn interrupted(&self, exit: u8, reason: &str) -> Option<Report> {
+        if self.sealed {
             return None;
         }
-        let counts = inner.counts;
+        let counts = self.counts;
         Some(Report {
             schema: SCHEMA,
             result: "failed",
             exit,
-            error: Some(format!("interrupted by {signal}")),
-            bundle: inner.bundle.clone(),
-            payloads: inner.payload_reports.clone(),
+            error: Some(reason.to_owned()),
+            bundle: self.bundle.clone(),
+            payloads: self.payload_reports.clone(),
             blocks: counts.blocks(),
             bytes: counts.bytes(0, &self.counters),
             http: HttpReport::of(&self.counters),
             seconds: SecondsReport {
-                total: inner.started.elapsed().as_secs_f64(),
+                total: self.started.elapsed().as_secs_f64(),
                 ..SecondsReport::default()
             },
             peak_memory: peak_memory(),
-            target_touched: inner.touched.iter().any(|t| t.load(Ordering::Relaxed)),
+            target_touched: self.touched.iter().any(|t| t.load(Ordering::Relaxed)),
         })
     }
-
-    /// The run begins.
-    pub fn start(&self, bundle: &str) {
-        let inner = self.inner();
-        if inner.progress == Progress::Json {
-            event(&Event::Start {
-                schema: SCHEMA,
-                version: env!("CARGO_PKG_VERSION"),
-                bundle,
-            });
-        }
-    }
-
-    /// A phase begins.
-    pub fn phase(&self, phase: Phase) {
-        let mut inner = self.inner();
-        inner.phase = phase;
-        if phase == Phase::Install {
-            inner.installing.get_or_insert_with(Instant::now);
-        }
-        if inner.progress == Progress::Json {
-            event(&Event::Phase { phase });
-        }
-        self.show(&mut inner, true);
-    }
-
-    /// Payload `number` of `payloads` begins; it has so many blocks.
-    pub fn payload(&self, number: usize, payloads: usize, blocks: u64, counts: &Counts) {
-        let mut inner = self.inner();
-        inner.counts = *counts;
-        inner.blocks = blocks;
-        inner.payload = number;
-        inner.payloads = payloads.max(1);
-        inner.blocks_before = inner.counts.done();
-        inner.share = 0.0;
-    }
-
-    /// So many bytes of the seeds were looked through.
-    pub fn seed_progress(&self, done: u64, total: u64) {
-        let mut inner = self.inner();
-        inner.share = 0.1 * fraction(done, total);
-        self.show(&mut inner, false);
-    }
-
-    /// A block was made.
-    pub fn install_progress(&self, counts: &Counts) {
-        let mut inner = self.inner();
-        inner.counts = *counts;
-        self.show(&mut inner, false);
-    }
-
-    /// Time has passed: says what was received meanwhile, so that a slow link looks different from
-    /// a dead one.
-    pub fn tick(&self) {
-        let mut inner = self.inner();
-        if inner.phase == Phase::Install {
-            self.show(&mut inner, false);
-        }
-    }
-
-    /// The run is over: the last progress line, the report, and a summary for people.
-    pub fn finish(&self, report: &Report) {
-        let mut inner = self.inner();
-        let failed = report.exit != 0;
-        if !failed {
-            inner.percent = 100.0;
-        }
-        if let Some(manager) = &inner.manager {
-            match &report.error {
-                Some(error) => manager.status(error),
-                None => manager.ready(report.result),
-            }
-        }
-        match inner.progress {
-            Progress::Json => {
-                if !failed {
-                    self.show_json(&mut inner);
-                }
-                event(&if failed {
-                    Event::Failed { report }
-                } else {
-                    Event::Done { report }
-                });
-            }
-            Progress::None => {}
-            _ => {
-                inner.clear_bar();
-                if !failed {
-                    print_err(&summary(report));
-                }
-            }
-        }
-        // Nothing may follow, whatever still ticks.
-        inner.progress = Progress::None;
-    }
-
-    fn show(&self, inner: &mut Inner, now: bool) {
-        let interval = match inner.progress {
-            Progress::None => None,
-            Progress::Bar => Some(BAR_INTERVAL),
-            _ => Some(LINE_INTERVAL),
-        };
-        let due = |last: Option<Instant>, interval| last.is_none_or(|l| l.elapsed() >= interval);
-        // A phase that begins is worth a JSON line of its own; for people the pause is kept.
-        let now = now && inner.progress == Progress::Json;
-        let show = interval.is_some_and(|interval| now || due(inner.shown, interval));
-        let tell = inner.manager.is_some() && due(inner.told, LINE_INTERVAL);
-        if !show && !tell {
-            return;
-        }
-        self.reckon(inner);
-        let seen = self.seen(inner);
-        if let Some(manager) = inner.manager.as_ref().filter(|_| tell) {
-            manager.status(terminal::line(&seen).trim_start());
-            inner.told = Some(Instant::now());
-        }
-        if !show {
-            return;
-        }
-        inner.shown = Some(Instant::now());
-        match inner.progress {
-            Progress::Json => self.show_json(inner),
-            Progress::Bar => {
-                let text = terminal::bar(&seen, columns());
-                let mut err = io::stderr().lock();
-                inner.bar = write!(err, "\r{text}\x1b[K")
-                    .and_then(|()| err.flush())
-                    .is_ok();
-            }
-            _ => show_line(&terminal::line(&seen)),
-        }
-    }
-
-    /// Works out how much of the run is done.
-    fn reckon(&self, inner: &mut Inner) {
-        if inner.phase == Phase::Install {
-            // Half for what is received, half for what is made of it.
-            let fetched = fraction(self.counters.bytes(), inner.counts.bytes_to_fetch);
-            let made = match inner.blocks {
-                0 => fetched,
-                blocks => fraction(inner.counts.done() - inner.blocks_before, blocks),
-            };
-            inner.share = 0.1 + 0.9 * (fetched + made) / 2.0;
-        }
-        let payloads = inner.payloads as f64;
-        let percent = 100.0 * (inner.payload as f64 + inner.share) / payloads;
-        // 100 is for success alone, which is known only at the very end.
-        inner.percent = inner.percent.max(percent.min(99.0));
-    }
-
-    /// Where the run is, for people.
-    fn seen(&self, inner: &mut Inner) -> Seen {
-        let installing = inner.installing.filter(|_| inner.phase == Phase::Install);
-        let blocks = installing.map(|since| {
-            // Of what an install has to do, a tenth was done before it began.
-            let done = (inner.percent / 100.0 - 0.1) / 0.9;
-            Blocks {
-                done: inner.counts.done(),
-                total: inner.counts.total,
-                fetched: self.counters.bytes(),
-                to_fetch: inner.counts.bytes_to_fetch,
-                reused: inner.counts.bytes_seeded + inner.counts.bytes_kept,
-                rate: self.rate(inner),
-                left: terminal::left(since.elapsed(), done),
-            }
-        });
-        Seen {
-            percent: inner.percent,
-            phase: inner.phase.name(),
-            blocks,
-            retries: self.counters.retries(),
-        }
-    }
-
-    /// Bytes received a second, of late.
-    fn rate(&self, inner: &mut Inner) -> u64 {
-        let now = inner.started.elapsed();
-        inner.rate.at(now, self.counters.bytes())
-    }
-
-    fn show_json(&self, inner: &mut Inner) {
-        let rate = self.rate(inner);
-        event(&Event::Progress {
-            phase: inner.phase,
-            percent: (inner.percent * 10.0).round() / 10.0,
-            blocks: inner.counts.done(),
-            blocks_total: inner.counts.total,
-            bytes_fetched: self.counters.bytes(),
-            bytes_to_fetch: inner.counts.bytes_to_fetch,
-            bytes_written: inner.counts.bytes_written,
-            bytes_per_second: rate,
-            retries: self.counters.retries(),
-        });
-    }
 }
 
-impl Inner {
-    fn clear_bar(&mut self) {
-        if std::mem::take(&mut self.bar) {
-            // A terminal that is gone needs no clearing.
-            drop(write!(io::stderr(), "\r\x1b[K"));
-        }
-    }
-}
-
+/// A run that failed, and the report of what it did before that.
 #[derive(Debug)]
-struct Logger {
-    reporter: Arc<Reporter>,
-    /// What is shown; the log file may have more.
-    level: log::LevelFilter,
+pub struct Failed<R = Report> {
+    /// Why.
+    pub error: Error,
+    /// What was done.
+    pub report: R,
 }
 
-impl log::Log for Logger {
-    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        // ureq's own debug lines are about its insides.
-        metadata.target().starts_with("reflash") || metadata.level() <= log::Level::Warn
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        if !self.enabled(record.metadata()) {
-            return;
-        }
-        let message = record.args().to_string();
-        if record.level() > self.level {
-            return log_line(record.level(), &message);
-        }
-        let mut inner = self.reporter.inner();
-        inner.clear_bar();
-        match record.level() {
-            log::Level::Warn => {
-                if inner.progress == Progress::Json {
-                    event(&Event::Warning { message: &message });
-                }
-                log_line(log::Level::Warn, &message);
-                show_line(&format!("warning: {message}"));
-            }
-            level => {
-                log_line(level, &message);
-                show_line(&message);
-            }
+impl<R> Failed<R> {
+    pub(crate) fn unless(result: Result<()>, report: R) -> Result<R, Box<Self>> {
+        match result {
+            Ok(()) => Ok(report),
+            Err(error) => Err(Box::new(Self { error, report })),
         }
     }
-
-    fn flush(&self) {}
 }
 
-/// What a run that ended early leaves behind.
-pub fn print_target_state(touched: bool) {
-    print_err(if touched {
-        "the target is incomplete: it was written to and is not the image yet; the same command again \
-         keeps what is right and fetches the rest"
-    } else {
-        "the target was not touched"
-    });
-}
-
-/// The last words of a run that failed.
-///
-/// `bundle` is named where the error is one of its bytes, and does not do so itself.
-pub fn print_error(error: &Error, bundle: Option<&str>, target_touched: bool) {
-    log_line(log::Level::Error, &error.to_string());
-    show_line(&format!("reflash: {error}"));
-    if let Some(bundle) = bundle.filter(|_| error.is_of_bytes()) {
-        print_err(&format!("the bundle is {bundle}"));
-    }
-    if target_touched {
-        print_target_state(true);
-    }
-    if let Some(hint) = error.hint() {
-        print_err(&format!("hint: {hint}"));
+impl<R> fmt::Display for Failed<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
     }
 }
 
-/// A line for people.
-pub fn print_err(line: &str) {
-    log_line(log::Level::Info, line);
-    show_line(line);
-}
-
-/// A line on the terminal alone.
-fn show_line(line: &str) {
-    // Nobody is left to tell when standard error is closed.
-    drop(writeln!(io::stderr().lock(), "{line}"));
-}
-
-/// A line in the log file alone.
-fn log_line(level: log::Level, line: &str) {
-    if let Some(log) = LOG.get() {
-        log.write(level, line);
-    }
-}
-
-/// Writes all lines for people, but for progress, to this file, too. Only the first call counts.
-pub fn log_to(path: &Path) -> Result<()> {
-    let log = LogFile::open(path).map_err(|source| Error::Output {
-        path: path.to_owned(),
-        source,
-    })?;
-    LOG.get_or_init(|| log);
-    Ok(())
-}
-
-/// Whether standard error is a terminal on which a line can be written over, many times a second.
-fn can_rewrite() -> bool {
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    let name = std::fs::read_link("/proc/self/fd/2").unwrap_or_default();
-    io::stderr().is_terminal() && !dumb && !is_serial(&name)
-}
-
-/// Whether a terminal is a line of 11 KB a second, and perhaps recorded: `/dev/ttyS0`,
-/// `/dev/ttyAMA0`, `/dev/console`; not `/dev/tty1` or `/dev/pts/0`.
-fn is_serial(name: &Path) -> bool {
-    let name = name.to_string_lossy();
-    let tty = name.strip_prefix("/dev/tty");
-    name == "/dev/console" || tty.is_some_and(|rest| rest.starts_with(|c: char| c.is_alphabetic()))
-}
-
-/// Columns of the terminal at standard error.
-fn columns() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stderr());
-    match size.map(|size| usize::from(size.ws_col)) {
-        Ok(0) | Err(_) => COLUMNS,
-        Ok(columns) => columns,
-    }
-}
-
-/// Writes one JSON object to standard output.
-pub fn print_json(value: &impl Serialize) {
-    // Values of our own always can be written.
-    if let Ok(text) = serde_json::to_string_pretty(value) {
-        print_out(&format!("{text}\n"));
-    }
-}
-
-/// A text for machines, or one that was asked for. False if it could not be written.
-pub fn print_out(text: &str) -> bool {
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_ok()
-}
-
-fn event(event: &Event<'_>) {
-    if let Ok(mut line) = serde_json::to_string(event) {
-        line.push('\n');
-        print_out(&line);
+impl<R: fmt::Debug> std::error::Error for Failed<R> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
     }
 }
 
@@ -629,23 +542,119 @@ mod tests {
     use super::*;
 
     #[test]
-    fn serial_consoles_are_known_by_their_names() {
-        for (name, serial) in [
-            ("/dev/ttyS0", true),
-            ("/dev/ttyAMA0", true),
-            ("/dev/ttymxc1", true),
-            ("/dev/console", true),
-            ("/dev/tty1", false),
-            ("/dev/tty", false),
-            ("/dev/pts/3", false),
-            ("", false),
-        ] {
-            assert_eq!(is_serial(Path::new(name)), serial, "{name}");
+    fn this_process_uses_memory() {
+        assert!(peak_memory().is_some_and(|bytes| bytes > 100_000));
+    }
+
+    /// A run with `payloads` of so many blocks each, `ahead`: with all their headers read before the
+    /// first block. The percentages that were told, by phase.
+    fn percentages(payloads: &[u64], ahead: bool, verifies: bool) -> Vec<(Phase, f64)> {
+        let (sender, told) = mpsc::channel();
+        let reporter = Reporter::new(move |event: &Event<'_>| {
+            if let Event::Progress(progress) = event {
+                sender.send((progress.phase, progress.percent)).unwrap();
+            }
+        });
+        // Not only when it is time.
+        let now = || {
+            let phase = reporter.state().phase;
+            reporter.told().progress = None;
+            phase
+        };
+        let one = PayloadReport {
+            slot: String::new(),
+            target: String::new(),
+            size: 0,
+            digest: String::new(),
+        };
+        reporter.start("bundle", verifies);
+        reporter.phase(Phase::Open);
+        reporter.payloads(&vec![one; payloads.len()]);
+        let look_through = || {
+            reporter.phase(Phase::Seed);
+            for done in 0..=10 {
+                now();
+                reporter.seed_progress(done, 10);
+            }
+            reporter.phase(Phase::Plan);
+        };
+        let mut counts = Counts::default();
+        if ahead {
+            counts.total = payloads.iter().sum();
+            payloads.iter().for_each(|_| look_through());
+        }
+        for (number, blocks) in payloads.iter().enumerate() {
+            if !ahead {
+                counts.total += blocks;
+                look_through();
+            }
+            reporter.payload(number, *blocks, &counts);
+            reporter.phase(Phase::Install);
+            for _ in 0..*blocks {
+                counts.kept += 1;
+                now();
+                reporter.install_progress(&counts);
+            }
+            reporter.phase(Phase::Sync);
+            if verifies {
+                reporter.phase(Phase::Verify);
+                for done in 0..=20 {
+                    now();
+                    reporter.verify_progress(done, 20);
+                }
+            }
+        }
+        if verifies {
+            reporter.phase(Phase::Verify);
+        }
+        let report = reporter.state().interrupted(0, "").unwrap();
+        reporter.finish(&report);
+        drop(reporter);
+        told.iter().collect()
+    }
+
+    /// Of any run, percentages rise from 0 to 99 in small steps, and end at 100.
+    #[test]
+    fn percentages_rise_steadily() {
+        for payloads in [&[50][..], &[50, 50], &[10, 200, 30]] {
+            for ahead in [true, false] {
+                for verifies in [true, false] {
+                    let all = percentages(payloads, ahead, verifies);
+                    let run = format!("{payloads:?} {ahead} {verifies}: {all:?}");
+                    let (first, last) = (all[0].1, all[all.len() - 1].1);
+                    assert_eq!((first, last), (0.0, 100.0), "{run}");
+                    for pair in all.windows(2) {
+                        let step = pair[1].1 - pair[0].1;
+                        assert!((0.0..5.0).contains(&step), "{step}: {run}");
+                    }
+                    let all = &all[..all.len() - 1];
+                    let before = all[all.len() - 1].1;
+                    assert!((98.9..=99.0).contains(&before), "{run}");
+                    // What follows the writing has its share.
+                    let sync = all.iter().rfind(|(phase, _)| *phase == Phase::Sync);
+                    let expected = if verifies { 60.0..91.0 } else { 98.9..99.1 };
+                    assert!(expected.contains(&sync.unwrap().1), "{run}");
+                }
+            }
         }
     }
 
     #[test]
-    fn this_process_uses_memory() {
-        assert!(peak_memory().is_some_and(|bytes| bytes > 100_000));
+    fn what_is_over_is_over() {
+        let (sender, told) = mpsc::channel();
+        let reporter = Reporter::new(move |event: &Event<'_>| {
+            sender.send(format!("{event:?}")).unwrap();
+        });
+        reporter.start("b", false);
+        let report = reporter.interrupted(130, "interrupted by SIGINT").unwrap();
+        assert_eq!((report.exit, report.target_touched), (130, false));
+        reporter.phase(Phase::Install);
+        reporter.finish(&report);
+        assert_eq!(told.try_iter().count(), 2, "start and failed");
+        // A second run.
+        reporter.start("c", false);
+        reporter.sealed();
+        assert!(reporter.interrupted(130, "too late").is_none());
+        assert_eq!(told.try_iter().count(), 1);
     }
 }

@@ -21,7 +21,7 @@ use crate::http::{Client, Failure, Kind};
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// Fewer bytes than this are as good as none: within the stall timeout, and for a try that failed.
-pub const MIN_BYTES: u64 = 64;
+pub(crate) const MIN_BYTES: u64 = 64;
 
 /// A try that brought so many bytes is followed by the next at once.
 const FRUITFUL: usize = 16 << 10;
@@ -87,7 +87,7 @@ impl Limiter {
 
 /// Counts the failures of one range and decides whether, and when, to try again.
 #[derive(Debug, Default)]
-pub struct Attempts {
+pub(crate) struct Attempts {
     /// Failures since the last byte.
     in_a_row: u32,
     stale: bool,
@@ -98,7 +98,7 @@ pub struct Attempts {
 impl Attempts {
     /// So many bytes arrived: the count starts again. A connection that breaks now and then is no
     /// reason to wait.
-    pub fn progress(&mut self, bytes: usize) {
+    pub(crate) fn progress(&mut self, bytes: usize) {
         self.in_a_row = 0;
         self.stale = false;
         self.fruitful = bytes >= FRUITFUL;
@@ -106,7 +106,7 @@ impl Attempts {
 
     /// Returns when it is time to try again, or the error to end with. `stop` is disconnected when
     /// the run is over.
-    pub fn failed(
+    pub(crate) fn failed(
         &mut self,
         failure: Failure,
         client: &Client,
@@ -199,17 +199,17 @@ impl Attempts {
 }
 
 /// What a fetch ends with that nobody waits for any more.
-pub fn given_up() -> Error {
+pub(crate) fn given_up() -> Error {
     Error::Internal("a fetch was given up")
 }
 
 /// True once the run is over.
-pub fn is_over(stop: &Receiver<()>) -> bool {
+pub(crate) fn is_over(stop: &Receiver<()>) -> bool {
     matches!(stop.try_recv(), Err(TryRecvError::Disconnected))
 }
 
 /// Holds received bytes to the download limit and to the rate.
-pub fn admit(
+pub(crate) fn admit(
     client: &Client,
     policy: &Policy,
     stop: &Receiver<()>,
@@ -231,7 +231,7 @@ pub fn admit(
 
 /// Notices a body that trickles: a read never times out as long as single bytes come.
 #[derive(Debug)]
-pub struct Trickle {
+pub(crate) struct Trickle {
     timeout: Duration,
     since: Instant,
     bytes: u64,
@@ -239,7 +239,7 @@ pub struct Trickle {
 
 impl Trickle {
     /// For a body that begins now.
-    pub fn new(policy: &Policy) -> Self {
+    pub(crate) fn new(policy: &Policy) -> Self {
         Self {
             timeout: policy.stall_timeout,
             since: Instant::now(),
@@ -248,7 +248,7 @@ impl Trickle {
     }
 
     /// Counts received bytes; a failure if hardly any came within the stall timeout.
-    pub fn count(&mut self, bytes: usize) -> Result<(), Failure> {
+    pub(crate) fn count(&mut self, bytes: usize) -> Result<(), Failure> {
         self.bytes += bytes as u64;
         if self.since.elapsed() < self.timeout {
             return Ok(());

@@ -29,7 +29,7 @@ const MIN_DONE: f64 = 0.01;
 
 /// Where a run is, as people see it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Of the whole run.
     pub percent: f64,
     /// The name of the phase.
@@ -42,7 +42,7 @@ pub struct Seen {
 
 /// What is told of blocks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Blocks {
+pub(crate) struct Blocks {
     /// Blocks made, and all.
     pub done: u64,
     /// All that are known of so far.
@@ -60,7 +60,7 @@ pub struct Blocks {
 }
 
 /// The text of a bar in a terminal of so many columns.
-pub fn bar(seen: &Seen, columns: usize) -> String {
+pub(crate) fn bar(seen: &Seen, columns: usize) -> String {
     let columns = columns.saturating_sub(1);
     let percent = format!("{:3.0} %", seen.percent);
     let mut room = columns.saturating_sub(percent.len());
@@ -112,7 +112,7 @@ fn draw(percent: f64, columns: usize) -> String {
 }
 
 /// A whole line, for a log or a serial console.
-pub fn line(seen: &Seen) -> String {
+pub(crate) fn line(seen: &Seen) -> String {
     let mut line = format!("{:3.0} % {}", seen.percent, seen.phase);
     if let Some(blocks) = &seen.blocks {
         line += &format!(
@@ -137,7 +137,7 @@ pub fn line(seen: &Seen) -> String {
 }
 
 /// The time left of something of which a fraction took so long; `None` while that says nothing yet.
-pub fn left(elapsed: Duration, done: f64) -> Option<Duration> {
+pub(crate) fn left(elapsed: Duration, done: f64) -> Option<Duration> {
     let tellable = elapsed >= MIN_ELAPSED && (MIN_DONE..=1.0).contains(&done);
     let factor = tellable.then(|| (1.0 - done) / done)?;
     Duration::try_from_secs_f64(elapsed.as_secs_f64() * factor).ok()
@@ -156,7 +156,7 @@ fn clock(time: Duration) -> String {
 
 /// How fast a count grows, of late.
 #[derive(Clone, Debug, Default)]
-pub struct Rate {
+pub(crate) struct Rate {
     /// Times and counts, the oldest first.
     samples: VecDeque<(Duration, u64)>,
 }
@@ -164,7 +164,7 @@ pub struct Rate {
 impl Rate {
     /// The rate a second, at a time and with a count that are later and higher each time.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub fn at(&mut self, now: Duration, count: u64) -> u64 {
+    pub(crate) fn at(&mut self, now: Duration, count: u64) -> u64 {
         let due = |(at, _): &(Duration, u64)| now.saturating_sub(*at) >= SAMPLE_INTERVAL;
         if self.samples.back().is_none_or(due) {
             self.samples.push_back((now, count));
@@ -190,7 +190,7 @@ impl Rate {
 }
 
 /// A number of bytes for people.
-pub fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

@@ -20,7 +20,7 @@ use crate::open::{self, Opened, Trust};
 use crate::readback;
 use crate::remote::{Access, Cursor, Location};
 use crate::report::{
-    BundleReport, ComparedReport, HttpReport, Phase, Reporter, VerifyReport, SCHEMA,
+    BundleReport, ComparedReport, Failed, HttpReport, Phase, Reporter, VerifyReport, SCHEMA,
 };
 
 /// Blocks that are fetched to learn how large they are. A target that differs in more is another
@@ -40,16 +40,18 @@ pub struct Options {
     pub targets: Targets,
 }
 
-/// Compares. The report tells what was found; an error of class target says that something differs.
+/// Compares, and changes nothing. The report tells what was found; an error of class target says that
+/// something differs.
 pub fn verify(
     options: &Options,
     reporter: &Reporter,
-    counters: &Arc<Counters>,
-) -> (VerifyReport, Result<()>) {
+) -> Result<VerifyReport, Box<Failed<VerifyReport>>> {
+    reporter.start(&options.bundle.shown(), false);
+    let counters = reporter.counters();
     let start = Instant::now();
     let mut bundle = BundleReport::default();
     let mut compared = Vec::new();
-    let result = compare_all(options, reporter, counters, &mut bundle, &mut compared);
+    let result = compare_all(options, reporter, &counters, &mut bundle, &mut compared);
     let report = VerifyReport {
         schema: SCHEMA,
         result: match &result {
@@ -64,10 +66,10 @@ pub fn verify(
         bundle,
         targets: compared,
         bytes_fetched: counters.bytes(),
-        http: HttpReport::of(counters),
+        http: HttpReport::of(&counters),
         seconds: start.elapsed().as_secs_f64(),
     };
-    (report, result)
+    Failed::unless(result, report)
 }
 
 fn compare_all(

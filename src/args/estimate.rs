@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::install::check_workers;
 use super::values::{Compressed, Count, Cutting, Seconds, Size};
 use super::{Command, Estimate};
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
 use crate::estimate::{Options, CHUNKERS};
-use crate::install::WORKERS;
+use crate::install::{check_workers, WORKERS};
 use crate::link::Link;
 
 /// Tell what an update from one image to another would cost: bytes, requests and seconds, by

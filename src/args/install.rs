@@ -10,17 +10,10 @@ use argh::{ArgsInfo, FromArgs};
 use super::common::Common;
 use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
-use crate::device::Care;
+use crate::console::Mode;
 use crate::error::{Error, Result};
-use crate::install::{Options, Targets, MEMORY, WORKERS};
-use crate::report::Progress;
+use crate::install::{Targets, MEMORY, WORKERS};
 use crate::seed;
-
-/// Most workers: more connections than that are an attack on the server.
-const MAX_WORKERS: usize = 64;
-
-/// Smallest memory budget.
-const MIN_MEMORY: u64 = 4 << 20;
 
 /// Install a bundle onto block devices or files.
 #[derive(FromArgs, ArgsInfo, Debug)]
@@ -119,65 +112,43 @@ pub(super) fn install(
         (_, []) => None,
         (Targets::One(_), [path]) => Some(Targets::One(path.into())),
         (Targets::One(_), _) => return usage("--write-index: there is one target, so one index"),
-        (Targets::Slots(slots), indexes) => {
-            let indexes = parse_named("--write-index", indexes)?;
-            let known = |name: &String| slots.iter().any(|(slot, _)| slot == name);
-            if let Some((name, _)) = indexes.iter().find(|(name, _)| !known(name)) {
-                return Err(Error::Usage(format!(
-                    "--write-index {name}: no such --slot"
-                )));
-            }
-            Some(Targets::Slots(indexes))
+        (Targets::Slots(_), indexes) => {
+            Some(Targets::Slots(parse_named("--write-index", indexes)?))
         }
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
-    check_workers(arguments.workers.0)?;
-    if arguments.memory.0 < MIN_MEMORY {
-        return usage("--memory must be at least 4M");
-    }
     let bundle = access::location(&arguments.bundle)?;
-    let level = common.level();
+    let access = access::access(common, &bundle, variable)?;
+    let mut install = crate::install::Install::new(bundle, trust, targets)
+        .access(access)
+        .seeds(arguments.seed.iter().map(|text| parse_seed(text)))
+        .target_seed(!arguments.no_target_seed)
+        .verify(arguments.verify)
+        .discard(arguments.discard)
+        .allow_missing_index(arguments.insecure_allow_missing_block_index)
+        .workers(arguments.workers.0)
+        .memory(arguments.memory.0)
+        .force(arguments.force)
+        .hold_back(!arguments.no_hold_back)
+        .merge(!arguments.no_merge);
+    if let Some(files) = write_index {
+        install = install.write_index(files);
+    }
+    install.check()?;
     Ok(Command::Install(Box::new(Install {
-        options: Options {
-            access: access::access(common, &bundle, variable)?,
-            bundle,
-            trust,
-            targets,
-            care: Care {
-                force: arguments.force,
-                hold_back: !arguments.no_hold_back,
-            },
-            seeds: arguments.seed.iter().map(|text| parse_seed(text)).collect(),
-            target_seed: !arguments.no_target_seed,
-            verify: arguments.verify,
-            discard: arguments.discard,
-            write_index,
-            allow_missing_index: arguments.insecure_allow_missing_block_index,
-            workers: arguments.workers.0,
-            memory: arguments.memory.0,
-            merge: !arguments.no_merge,
-        },
+        install,
         report: arguments.report,
         progress: match arguments.progress {
-            Shown::Auto if common.quiet => Progress::None,
-            Shown::Auto => Progress::Auto,
-            Shown::Bar => Progress::Bar,
-            Shown::Lines => Progress::Lines,
-            Shown::Json => Progress::Json,
-            Shown::None => Progress::None,
+            Shown::Auto if common.quiet => Mode::None,
+            Shown::Auto => Mode::Auto,
+            Shown::Bar => Mode::Bar,
+            Shown::Lines => Mode::Lines,
+            Shown::Json => Mode::Json,
+            Shown::None => Mode::None,
         },
-        level,
+        level: common.level(),
         log: common.log.clone(),
     })))
-}
-
-/// Refuses a number of connections that makes no sense.
-pub(super) fn check_workers(workers: usize) -> Result<()> {
-    if (1..=MAX_WORKERS).contains(&workers) {
-        return Ok(());
-    }
-    let message = format!("--workers must be from 1 to {MAX_WORKERS}");
-    Err(Error::Usage(message))
 }
 
 /// Values of the form `NAME=PATH`, each name once.

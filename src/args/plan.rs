@@ -10,7 +10,7 @@ use super::common::Common;
 use super::values::Seconds;
 use super::{install, Command, Plan};
 use crate::error::Result;
-use crate::install::planned::Options;
+use crate::install::planned::OnLink;
 
 /// Decide everything that install would, and tell it: what is reused, what is fetched, what it takes.
 /// Nothing is written.
@@ -47,8 +47,8 @@ pub(super) fn plan(
     };
     let rate = common.limit_rate.map(|rate| rate.0);
     Ok(Command::Plan(Box::new(Plan {
-        options: Options {
-            install: install.options,
+        install: install.install,
+        link: OnLink {
             rate: rate.filter(|rate| *rate > 0),
             round_trip: arguments.rtt.map(|rtt| rtt.0),
         },

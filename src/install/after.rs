@@ -139,7 +139,11 @@ impl Run<'_> {
     fn compare(&self, sources: &Sources<'_>, target: &Target, offsets: &[u64]) -> Result<Vec<u32>> {
         target.forget_cache()?;
         let within = target.unsealed()..target.position();
-        let progress = |_| self.reporter.tick();
+        let progress = |done: u64| {
+            let read = done.saturating_sub(within.start);
+            self.reporter
+                .verify_progress(read, within.end - within.start);
+        };
         Ok(readback::wrong_blocks(
             target,
             sources.index,

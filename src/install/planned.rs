@@ -10,29 +10,26 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{missing, targets, with_closing, Decided, Prepared, Run};
+use super::{missing, targets, with_closing, Decided, Install, Prepared, Run};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
-use crate::http::Counters;
 use crate::link::Link;
 use crate::remote::Location;
-use crate::report::{peak_memory, HttpReport, Report, Reporter};
+use crate::report::{peak_memory, Failed, HttpReport, Report, Reporter};
 use crate::terminal::size;
 
-/// What to plan, and for which link.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// What would be installed, and how.
-    pub install: super::Options,
-    /// Bytes a second of the link; without it no time is told.
+/// The link that the time of a download is told for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnLink {
+    /// Bytes a second; without it no time is told.
     pub rate: Option<u64>,
-    /// A round trip of the link; without it, it is measured.
+    /// A round trip; without it, it is measured.
     pub round_trip: Option<Duration>,
 }
 
@@ -127,49 +124,53 @@ impl fmt::Display for PlanReport {
     }
 }
 
-/// Decides everything that an install would, and tells it. The report tells how far it came, also
-/// after a failure.
-pub fn plan(
-    options: &Options,
-    reporter: &Reporter,
-    counters: &Arc<Counters>,
-) -> (PlanReport, Result<()>) {
-    let started = Instant::now();
-    let care = options.install.care;
-    let open = |path: &std::path::Path| Target::open(path, care);
-    let mut run = Run::new(&options.install, &open, reporter, counters);
-    let mut planned = Planned {
-        spans: Vec::new(),
-        expected: Expected {
-            bytes_per_second: options.rate,
-            memory: options.install.memory,
-            ..Expected::default()
-        },
-        requests: 0,
-    };
-    let result = run.plan(options, &mut planned);
-    run.seconds.total = started.elapsed().as_secs_f64();
-    let (bytes, requests) = (run.counts.bytes_to_fetch, planned.requests);
-    let mut report = run.report(result.as_ref().err());
-    if result.is_ok() {
-        report.result = "planned";
-        report.bytes.fetched = bytes;
-        report.http = HttpReport {
-            requests,
-            connections: match requests {
-                0 => 0,
-                _ => options.install.workers as u64,
+impl Install {
+    /// Decides everything that [`run`](Self::run) would, and tells it; nothing is written. The report
+    /// tells how far it came, also after a failure.
+    pub fn plan(
+        &self,
+        link: &OnLink,
+        reporter: &Reporter,
+    ) -> Result<PlanReport, Box<Failed<PlanReport>>> {
+        let started = Instant::now();
+        let open = |path: &Path| Target::open(path, self.care);
+        reporter.start(&self.bundle.shown(), false);
+        let mut run = Run::new(self, &open, reporter);
+        let mut planned = Planned {
+            spans: Vec::new(),
+            expected: Expected {
+                bytes_per_second: link.rate,
+                memory: self.memory,
+                ..Expected::default()
             },
-            retries: 0,
+            requests: 0,
         };
-        report.peak_memory = peak_memory();
+        let result = self
+            .check()
+            .and_then(|()| reporter.ticking(|| run.plan(link, &mut planned)));
+        run.seconds.total = started.elapsed().as_secs_f64();
+        let (bytes, requests) = (run.counts.bytes_to_fetch, planned.requests);
+        let mut report = run.report(result.as_ref().err());
+        if result.is_ok() {
+            report.result = "planned";
+            report.bytes.fetched = bytes;
+            report.http = HttpReport {
+                requests,
+                connections: match requests {
+                    0 => 0,
+                    _ => self.workers as u64,
+                },
+                retries: 0,
+            };
+            report.peak_memory = peak_memory();
+        }
+        let report = PlanReport {
+            report,
+            spans: planned.spans,
+            expected: planned.expected,
+        };
+        Failed::unless(result, report)
     }
-    let report = PlanReport {
-        report,
-        spans: planned.spans,
-        expected: planned.expected,
-    };
-    (report, result)
 }
 
 /// What is gathered on the way.
@@ -181,7 +182,7 @@ struct Planned {
 }
 
 impl Run<'_> {
-    fn plan(&mut self, options: &Options, planned: &mut Planned) -> Result<()> {
+    fn plan(&mut self, link: &OnLink, planned: &mut Planned) -> Result<()> {
         let mut targets = targets::open(self.options, self.open, self.reporter)?;
         let start = Instant::now();
         let opened = self.open();
@@ -213,12 +214,12 @@ impl Run<'_> {
         if has_workers {
             planned.requests += planned.spans.len() as u64;
         }
-        planned.expected.round_trip = match options.round_trip {
+        planned.expected.round_trip = match link.round_trip {
             Some(given) => Some(given.as_secs_f64()),
             None => self.measure(&mut prepared)?,
         };
         let link = Link {
-            rate: options.rate,
+            rate: link.rate,
             round_trip: Duration::try_from_secs_f64(planned.expected.round_trip.unwrap_or(0.0))
                 .unwrap_or_default(),
             workers: self.options.workers,

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{OpenTarget, Options};
+use super::{Install, OpenTarget};
 use crate::bundle::{Delivery, Header};
 use crate::busy;
 use crate::device::Target;
@@ -24,7 +24,7 @@ pub enum Targets {
 
 /// Opens every target before anything is asked of the network, and refuses what can be refused.
 pub(super) fn open(
-    options: &Options,
+    options: &Install,
     open: OpenTarget<'_>,
     reporter: &Reporter,
 ) -> Result<Vec<Target>> {
@@ -75,7 +75,7 @@ pub(super) fn open(
 }
 
 /// Refuses a target that the bundle lies on, or that is named as a seed too.
-fn check_apart(options: &Options, target: &Target) -> Result<()> {
+fn check_apart(options: &Install, target: &Target) -> Result<()> {
     let refuse = |reason: String| {
         Err(Error::Target {
             path: target.named(),

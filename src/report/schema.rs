@@ -3,12 +3,12 @@
 //! The names are the schema's own, which scripts depend on: keys may be added, none goes or changes
 //! its meaning within a schema.
 
+use std::fmt;
 use std::ops::Range;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::{print_err, print_out};
 use crate::error::{Error, Result};
 use crate::http::Counters;
 use crate::terminal::size;
@@ -185,6 +185,46 @@ impl Report {
     }
 }
 
+/// A summary for people.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            blocks,
+            bytes,
+            http,
+            ..
+        } = self;
+        let targets: Vec<_> = self.payloads.iter().map(|p| p.target.as_str()).collect();
+        write!(
+            f,
+            "{} {} to {} in {:.2} s\n\
+         blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
+         bytes: {} fetched ({} of them index), {} seeded, {} kept",
+            self.result,
+            size(bytes.target),
+            targets.join(", "),
+            self.seconds.total,
+            blocks.total,
+            blocks.fetched,
+            blocks.seeded,
+            blocks.copied,
+            blocks.kept,
+            size(bytes.fetched),
+            size(bytes.index),
+            size(bytes.seeded),
+            size(bytes.kept),
+        )?;
+        if http.requests > 0 {
+            write!(
+                f,
+                "\nhttp: {} requests, {} connections, {} retries",
+                http.requests, http.connections, http.retries
+            )?;
+        }
+        Ok(())
+    }
+}
+
 /// What `reflash verify` found, schema 1.
 #[derive(Clone, Debug, Serialize)]
 #[allow(missing_docs)] // the names are the schema's own
@@ -214,25 +254,20 @@ pub struct ComparedReport {
     pub regions: Vec<Range<u64>>,
 }
 
-impl VerifyReport {
-    /// Says it, to a program or to people.
-    pub fn print(&self, json: bool) {
-        if json {
-            if let Ok(mut text) = serde_json::to_string_pretty(self) {
-                text.push('\n');
-                print_out(&text);
-            }
-            return;
-        }
+/// A line for each target.
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for compared in &self.targets {
-            let what = match (compared.differing, compared.complete) {
-                (0, _) => "is the image".to_owned(),
-                (blocks, true) => format!("differs in {blocks} of {} blocks", compared.blocks),
-                (_, false) => "is another image".to_owned(),
-            };
             let size = size(compared.size);
-            print_err(&format!("{} {what}, {size} compared", compared.target));
+            write!(f, "{} ", compared.target)?;
+            match (compared.differing, compared.complete) {
+                (0, _) => f.write_str("is the image")?,
+                (blocks, true) => write!(f, "differs in {blocks} of {} blocks", compared.blocks)?,
+                (_, false) => f.write_str("is another image")?,
+            }
+            writeln!(f, ", {size} compared")?;
         }
+        Ok(())
     }
 }
 
@@ -244,40 +279,4 @@ pub fn peak_memory() -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
-}
-
-/// A summary for people.
-pub(super) fn summary(report: &Report) -> String {
-    let Report {
-        blocks,
-        bytes,
-        http,
-        ..
-    } = report;
-    let targets: Vec<_> = report.payloads.iter().map(|p| p.target.as_str()).collect();
-    let mut text = format!(
-        "{} {} to {} in {:.2} s\n\
-         blocks: {} total, {} fetched, {} seeded, {} copied, {} kept\n\
-         bytes: {} fetched ({} of them index), {} seeded, {} kept",
-        report.result,
-        size(bytes.target),
-        targets.join(", "),
-        report.seconds.total,
-        blocks.total,
-        blocks.fetched,
-        blocks.seeded,
-        blocks.copied,
-        blocks.kept,
-        size(bytes.fetched),
-        size(bytes.index),
-        size(bytes.seeded),
-        size(bytes.kept),
-    );
-    if http.requests > 0 {
-        text += &format!(
-            "\nhttp: {} requests, {} connections, {} retries",
-            http.requests, http.connections, http.retries
-        );
-    }
-    text
 }

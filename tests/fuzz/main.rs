@@ -161,7 +161,7 @@ fn main() -> ExitCode {
             crashes += failed;
         }
     }
-    let peak = reflash::report::peak_memory().unwrap_or(0);
+    let peak = reflash::internal::report::peak_memory().unwrap_or(0);
     println!("{executions} executions, {crashes} crashes, peak memory {peak} bytes");
     if crashes > 0 || executions == 0 || peak > MEMORY {
         return ExitCode::FAILURE;

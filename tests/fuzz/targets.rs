@@ -13,14 +13,14 @@ use std::sync::mpsc::{channel, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use reflash::clock::{Clock, Time};
-use reflash::connect::Network;
-use reflash::http::{Client, Counters, Settings};
-use reflash::proxy::{Exceptions, Proxies, Proxy};
-use reflash::stlv::{self, Atoms, Scan};
-use reflash::tls::Tls;
-use reflash::trust::{describe, Roots};
-use reflash::{rugix, xz};
+use reflash::internal::clock::{Clock, Time};
+use reflash::internal::connect::Network;
+use reflash::internal::http::{Client, Counters, Settings};
+use reflash::internal::proxy::{Exceptions, Proxies, Proxy};
+use reflash::internal::stlv::{self, Atoms, Scan};
+use reflash::internal::tls::Tls;
+use reflash::internal::trust::{describe, Roots};
+use reflash::internal::{rugix, xz};
 
 /// A target: its name, its runs in the smoke test, what it does with bytes, where its seeds come
 /// from.

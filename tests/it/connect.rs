@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reflash::http::{Client, Settings};
+use reflash::internal::http::{Client, Settings};
 use tempfile::TempDir;
 
 use crate::make_bundle::{random_image, Bundle, Made, Payload};

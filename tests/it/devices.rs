@@ -54,7 +54,7 @@ fn what_the_medium_does_not_give_back_is_written_again() {
         let bundle = folder.path().join("bundle");
         fs::write(&bundle, &made.bytes).unwrap();
         let mut install = Install::new(&made, &bundle);
-        install.options.verify = true;
+        install.set(|options| options.verify(true));
         for (offset, times) in [(1_234_567, 1), (100, 1), (1_234_567, 99), (100, 99)] {
             let what = format!("{chunker}, byte {offset} rots {times} times");
             let disk = Disk::new(random_image(2_500_000, 99));
@@ -70,7 +70,7 @@ fn what_the_medium_does_not_give_back_is_written_again() {
             assert!(disk.bytes()[..HELD_BACK] != image[..HELD_BACK], "{what}");
         }
         // Without reading back nobody notices.
-        install.options.verify = false;
+        install.set(|options| options.verify(false));
         let disk = Disk::new(random_image(2_500_000, 99));
         disk.rots(1_234_567, 1);
         let (_, result) = install.run(&disk);
@@ -89,7 +89,7 @@ fn what_only_the_cache_has_is_written_again() {
     let bundle = folder.path().join("bundle");
     fs::write(&bundle, &made.bytes).unwrap();
     let mut install = Install::new(&made, &bundle);
-    install.options.verify = true;
+    install.set(|options| options.verify(true));
     for offset in [1_234_567, 100, 5000] {
         let stale = || {
             let disk = Disk::new(image.clone());
@@ -130,8 +130,8 @@ fn a_small_payload_that_is_taken_away_takes_nothing_else() {
         let bundle = folder.path().join("bundle");
         fs::write(&bundle, &made.bytes).unwrap();
         let mut install = Install::new(&made, &bundle);
-        install.options.verify = true;
-        install.options.allow_missing_index = true;
+        install.set(|options| options.verify(true));
+        install.set(|options| options.allow_missing_index(true));
         let before = random_image(10_000, 2);
         let disk = Disk::new(before.clone());
         disk.rots(100, 99);
@@ -329,7 +329,7 @@ fn discarding_never_stands_for_zeros_and_never_costs_what_is_of_use() {
     let bundle = folder.path().join("bundle");
     fs::write(&bundle, &made.bytes).unwrap();
     let mut install = Install::new(&made, &bundle);
-    install.options.discard = true;
+    install.set(|options| options.discard(true));
     // Other content, and no zeros: all is discarded, and the medium gives something else for it.
     let disk = Disk::new(random_image(1_200_000, 10));
     let report = install.installs(&disk, "other content");

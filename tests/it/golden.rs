@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use reflash::bundle::{Compression, Delivery, Entry, Index, Payload, Size};
-use reflash::chunker::Chunker;
-use reflash::hash::{Digest, HashAlgorithm};
-use reflash::http::Counters;
-use reflash::open::{self, Opening, Trust};
-use reflash::plan::{self, Shape, Standing};
-use reflash::remote::{Access, Cursor, Location};
-use reflash::report::{Progress, Reporter};
-use reflash::rugix::{self, BlockIndex};
-use reflash::scan::Scan;
-use reflash::{seed, xz};
+use reflash::internal::bundle::{Compression, Delivery, Entry, Index, Payload, Size};
+use reflash::internal::chunker::Chunker;
+use reflash::internal::hash::{Digest, HashAlgorithm};
+use reflash::internal::http::Counters;
+use reflash::internal::open::{self, Opening, Trust};
+use reflash::internal::plan::{self, Shape, Standing};
+use reflash::internal::remote::{Access, Cursor, Location};
+use reflash::internal::report::Reporter;
+use reflash::internal::rugix::{self, BlockIndex};
+use reflash::internal::scan::Scan;
+use reflash::internal::{seed, xz};
 use serde_json::Value;
 
 use crate::make_bundle::{hex, Hash};
@@ -621,7 +621,7 @@ fn the_golden_plans_are_made() {
         let mut opening = open_golden(golden);
         let opened = opening.next_payload().unwrap().unwrap();
         let index = opened.payload.index.unwrap();
-        let reporter = Reporter::new(Progress::None, Arc::default());
+        let reporter = Reporter::silent();
         let block_index = format!("vectors/index/{index_name}.rugix-block-index");
         // Looked up in the prepared index, and found by scanning.
         for prepared in [Some(data(&block_index)), None] {

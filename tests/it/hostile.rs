@@ -6,15 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use reflash::clock::{Clock, Time};
-use reflash::device::Care;
-use reflash::error::Class;
-use reflash::http::Counters;
-use reflash::install::{install, Options, Targets};
-use reflash::open::Trust;
-use reflash::remote::{Access, Location};
-use reflash::report::{Progress, Reporter};
-use reflash::trust::Roots;
+use reflash::internal::clock::{Clock, Time};
+use reflash::{Class, Install, Location, Reporter, Roots, Targets, Trust};
 use tempfile::TempDir;
 
 use crate::make_bundle::{random_image, value_head, xz, Bundle, Made, Payload, Place};
@@ -57,30 +50,14 @@ fn install_bytes(
     let (bundle, target) = (folder.join("b"), folder.join("t"));
     fs::write(&bundle, bytes).unwrap();
     fs::write(&target, old).unwrap();
-    let options = Options {
-        bundle: Location::File(bundle),
-        access: Access::default(),
-        trust: Trust::Signed(Arc::new(roots.clone())),
-        targets: Targets::One(target.clone()),
-        care: Care {
-            force: false,
-            hold_back: true,
-        },
-        seeds: Vec::new(),
-        target_seed: true,
-        verify: false,
-        discard: false,
-        write_index: None,
-        allow_missing_index: false,
-        workers: 1,
-        memory: 8 << 20,
-        merge: true,
-    };
-    let counters = Arc::new(Counters::default());
-    let reporter = Reporter::new(Progress::None, counters.clone());
-    let (_, result) = install(&options, &reporter, &counters);
+    let install = Install::new(
+        Location::File(bundle),
+        Trust::Signed(Arc::new(roots.clone())),
+        Targets::One(target.clone()),
+    );
+    let result = install.workers(1).memory(8 << 20).run(&Reporter::silent());
     (
-        result.err().map(|error| error.class()),
+        result.err().map(|failed| failed.error.class()),
         fs::read(target).unwrap(),
     )
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use reflash::args::manual::{completion, man, Shell};
+use reflash::internal::args::manual::{completion, man, Shell};
 
 use crate::util::{reflash, temp_dir};
 

@@ -10,15 +10,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reflash::device::{Care, Medium, Target};
-use reflash::error::{Error, Result};
-use reflash::hash::Digest;
-use reflash::http::Counters;
-use reflash::install::{install_on, Options, Targets};
-use reflash::open::Trust;
-use reflash::remote::{Access, Location};
-use reflash::report::{Progress, Report, Reporter};
-use reflash::seed;
+use reflash::internal::device::{Care, Medium, Target};
+use reflash::{Digest, Error, Location, Report, Reporter, Result, Targets, Trust};
 
 use crate::make_bundle::{Made, Random};
 
@@ -213,7 +206,7 @@ impl Medium for Disk {
 /// How to install onto a [`Disk`].
 pub struct Install<'a> {
     pub made: &'a Made,
-    pub options: Options,
+    options: reflash::Install,
 }
 
 impl<'a> Install<'a> {
@@ -222,51 +215,43 @@ impl<'a> Install<'a> {
         let hash = Digest::parse(&made.bundle_hash).unwrap();
         Self {
             made,
-            options: Options {
-                bundle: Location::File(bundle.to_owned()),
-                access: Access::default(),
-                trust: Trust::Hash(hash),
-                targets: Targets::One("disk".into()),
-                care: Care {
-                    force: false,
-                    hold_back: true,
-                },
-                seeds: Vec::new(),
-                target_seed: true,
-                verify: false,
-                discard: false,
-                write_index: None,
-                allow_missing_index: false,
-                workers: 4,
-                memory: 8 << 20,
-                merge: true,
-            },
+            options: reflash::Install::new(
+                Location::File(bundle.to_owned()),
+                Trust::Hash(hash),
+                Targets::One("disk".into()),
+            )
+            .workers(4)
+            .memory(8 << 20),
         }
     }
 
+    /// Changes the options.
+    pub fn set(&mut self, change: impl FnOnce(reflash::Install) -> reflash::Install) {
+        self.options = change(self.options.clone());
+    }
+
     pub fn memory(mut self, bytes: u64) -> Self {
-        self.options.memory = bytes;
+        self.set(|options| options.memory(bytes));
         self
     }
 
     pub fn seed(mut self, path: &Path) -> Self {
-        self.options.seeds.push(seed::Spec {
-            path: path.to_owned(),
-            index: None,
-        });
+        self.set(|options| options.seed(path));
         self
     }
 
     pub fn run(&self, disk: &Disk) -> (Report, Result<()>) {
-        let counters = Arc::new(Counters::default());
-        let reporter = Reporter::new(Progress::None, counters.clone());
-        let care = self.options.care;
-        install_on(&self.options, &reporter, &counters, &|path| {
+        let open = |path: &Path| {
+            let care = Care::default();
             Target::on(Box::new(disk.clone()), true, care).map_err(|e| Error::Target {
                 path: path.to_owned(),
                 reason: e.to_string(),
             })
-        })
+        };
+        match self.options.run_on(&Reporter::silent(), &open) {
+            Ok(report) => (report, Ok(())),
+            Err(failed) => (failed.report, Err(failed.error)),
+        }
     }
 
     /// Runs it; the disk must hold the image then, and behind it what it held before.

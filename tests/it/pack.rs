@@ -9,14 +9,14 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use reflash::bundle::{Compression, Delivery};
-use reflash::chunker::Chunker;
-use reflash::error::Error;
-use reflash::hash::HashAlgorithm;
-use reflash::http::Counters;
-use reflash::open::{open, Trust};
+use reflash::internal::bundle::{Compression, Delivery};
+use reflash::internal::chunker::Chunker;
+use reflash::internal::error::Error;
+use reflash::internal::hash::HashAlgorithm;
+use reflash::internal::http::Counters;
+use reflash::internal::open::{open, Trust};
+use reflash::internal::remote::{Access, Cursor, Location};
 use reflash::pack::{pack, Options, Packed};
-use reflash::remote::{Access, Cursor, Location};
 use serde_json::Value;
 
 use crate::util::{assert_same_bytes, data, read_json, reflash, temp_dir, text, vector};

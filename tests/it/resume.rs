@@ -152,10 +152,10 @@ fn power_cuts_between_several_images_never_mix_them() {
             let what = format!("seed {seed}, round {round}");
             let (made, bundle) = &installs[random.below(installs.len())];
             let mut install = Install::new(made, bundle).memory(1 << (12 + random.below(12)));
-            install.options.verify = random.below(2) == 0;
-            install.options.discard = random.below(3) == 0;
-            install.options.target_seed = random.below(4) > 0;
-            install.options.merge = random.below(2) == 0;
+            install.set(|options| options.verify(random.below(2) == 0));
+            install.set(|options| options.discard(random.below(3) == 0));
+            install.set(|options| options.target_seed(random.below(4) > 0));
+            install.set(|options| options.merge(random.below(2) == 0));
             let before = disk.bytes();
             disk.fails_after(random.below(14), io::ErrorKind::Other);
             let (_, result) = install.run(&disk);

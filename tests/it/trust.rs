@@ -4,9 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
-use reflash::clock::{Clock, Time};
-use reflash::rugix;
-use reflash::trust::Roots;
+use reflash::internal::clock::{Clock, Time};
+use reflash::internal::rugix;
+use reflash::internal::trust::Roots;
 use serde_json::Value;
 
 use crate::make_bundle::{random_image, Bundle, Payload};
@@ -236,7 +236,7 @@ fn a_clock_without_a_battery_is_helped_by_a_floor() {
     assert!(check("signed-ec", Clock::standing(time("2130-01-01"), floor)).is_err());
     // The build date alone does for what was signed before the build.
     let built = Clock::new(None).now().time;
-    assert!(built >= reflash::clock::BUILD_DATE);
+    assert!(built >= reflash::internal::clock::BUILD_DATE);
 
     let folder = temp_dir();
     let bundle = data("vectors/bundles/signed-ec.rugixb");

@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use reflash::chunker::Chunker;
-use reflash::hash::{HashAlgorithm, Hasher};
-use reflash::scan::Scan;
-use reflash::xz::Decoder;
+use reflash::internal::chunker::Chunker;
+use reflash::internal::hash::{HashAlgorithm, Hasher};
+use reflash::internal::scan::Scan;
+use reflash::internal::xz::Decoder;
 
 /// How blocks are cut and hashed.
 pub(crate) const CHUNKER: &str = "casync-64";
