@@ -244,6 +244,7 @@ fn bad_servers_cost_little() {
 }
 
 /// More than 200 connections are cut at random places during one install.
+// A row of README.md.
 #[test]
 fn two_hundred_cuts_cost_no_more_than_a_tenth() {
     let mut random = Random::new(11);

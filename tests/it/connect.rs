@@ -195,6 +195,7 @@ fn resolve_stands_in_for_dns() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn a_name_that_does_not_resolve_is_named() {
     let site = Site::new();
@@ -238,6 +239,7 @@ impl BlackHole {
     }
 }
 
+// A row of README.md.
 #[test]
 fn a_dead_address_costs_its_share_once() {
     for black_hole in [false, true] {
@@ -302,6 +304,7 @@ fn a_connection_under_way_can_be_stopped() {
 
 // ---- headers and credentials -----------------------------------------------------------------
 
+// A row of README.md.
 #[test]
 fn headers_go_to_the_first_origin_alone() {
     let (site, other) = (Site::new(), Site::new());

@@ -45,6 +45,7 @@ impl Site {
 
 // ---- reading back ----------------------------------------------------------------------------
 
+// A row of README.md.
 #[test]
 fn what_the_medium_does_not_give_back_is_written_again() {
     let folder = temp_dir();
@@ -81,6 +82,7 @@ fn what_the_medium_does_not_give_back_is_written_again() {
 
 /// All seems to stand there, as the cache has it; the medium has something else. It is mended as any
 /// other, with the beginning held back, and a target that cannot be mended has none.
+// A row of README.md.
 #[test]
 fn what_only_the_cache_has_is_written_again() {
     let folder = temp_dir();
@@ -363,6 +365,7 @@ fn without_the_target_as_a_seed_all_is_written() {
     assert_file(site.path("target"), site.image());
 }
 
+// A row of README.md.
 #[test]
 fn a_file_that_is_longer_than_the_image_is_cut() {
     let site = Site::of(Payload::slot("system", mixed_image(300_000, 12)));
@@ -374,6 +377,7 @@ fn a_file_that_is_longer_than_the_image_is_cut() {
     assert_eq!(report["target_touched"], true);
 }
 
+// A row of README.md.
 #[test]
 fn a_seed_that_is_the_target_is_refused_by_whatever_name() {
     let site = Site::of(Payload::slot("system", mixed_image(90_000, 13)));
@@ -389,6 +393,7 @@ fn a_seed_that_is_the_target_is_refused_by_whatever_name() {
     assert!(site.server.requests().is_empty());
 }
 
+// A row of README.md.
 #[test]
 fn messages_name_a_link_and_where_it_leads() {
     let site = Site::of(Payload::slot("system", mixed_image(90_000, 14)));
@@ -405,6 +410,7 @@ fn messages_name_a_link_and_where_it_leads() {
         .expect_stderr("directory");
 }
 
+// A row of README.md.
 #[test]
 fn two_installs_to_one_file_exclude_each_other() {
     let site = Site::of(Payload::slot("system", random_image(900_000, 15)));
@@ -426,6 +432,7 @@ fn two_installs_to_one_file_exclude_each_other() {
 }
 
 /// Seeds that change, end early or cannot be read while they are used.
+// A row of README.md.
 #[test]
 fn seeds_that_change_or_shrink_meanwhile_cost_a_download() {
     let image = random_image(4 << 20, 16);

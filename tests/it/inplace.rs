@@ -65,6 +65,7 @@ fn payload(image: &[u8], random: &mut Random) -> (Payload, &'static str) {
     (payload, chunker)
 }
 
+// A row of README.md.
 #[test]
 fn any_layout_gives_the_exact_image() {
     let folder = temp_dir();

@@ -285,6 +285,7 @@ fn a_block_index_that_cannot_be_used_is_replaced_by_a_scan() {
     assert!(number(&report, "/blocks/seeded") > 0);
 }
 
+// A row of README.md.
 #[test]
 fn a_block_index_that_lies_costs_what_it_lies_about() {
     let (old, new) = pair(300_000, 5);
@@ -369,6 +370,7 @@ fn the_download_begins_before_the_writer_needs_it() {
     assert!(place(299) < place(109), "{asked:?}");
 }
 
+// A row of README.md.
 #[test]
 fn a_seed_that_keeps_failing_is_dropped() {
     // The index claims that all of it is there; nothing is.
@@ -400,6 +402,7 @@ fn when_a_seed_is_dropped_the_download_goes_on() {
     assert!(requests < 40, "{requests} requests");
 }
 
+// A row of README.md.
 #[test]
 fn one_bad_block_of_a_seed_is_fetched_alone() {
     let image = random_image(800_000, 10);
@@ -477,6 +480,7 @@ const SIZES: [usize; 12] = [
     0, 1, 511, 512, 513, 4095, 4096, 4097, 8192, 65_536, 65_537, 131_072,
 ];
 
+// A row of README.md.
 #[test]
 fn payloads_of_every_size_install_over_everything() {
     for size in SIZES {
@@ -812,6 +816,7 @@ fn range_queries_can_be_turned_off() {
 
 // ---- targets ---------------------------------------------------------------------------------
 
+// A row of README.md.
 #[test]
 fn unusable_targets_are_refused_before_any_request() {
     let site = Site::of(usual(b"image"));
@@ -832,6 +837,7 @@ fn unusable_targets_are_refused_before_any_request() {
     assert!(site.server.requests().is_empty());
 }
 
+// A row of README.md.
 #[test]
 fn a_read_only_file_is_refused_before_any_request() {
     let site = Site::of(usual(b"image"));
@@ -846,6 +852,7 @@ fn a_read_only_file_is_refused_before_any_request() {
     assert!(site.server.requests().is_empty());
 }
 
+// A row of README.md.
 #[test]
 fn a_link_is_followed_to_its_file() {
     let site = Site::of(usual(&text_image(30_000, 30)));
@@ -856,6 +863,7 @@ fn a_link_is_followed_to_its_file() {
     assert_file(file, &site.payload().image);
 }
 
+// A row of README.md.
 #[test]
 fn two_slots_never_share_a_target() {
     let site = Site::new(
@@ -870,6 +878,7 @@ fn two_slots_never_share_a_target() {
     assert_file(file, b"old");
 }
 
+// A row of README.md.
 #[test]
 fn two_names_of_one_file_are_one_target() {
     let payload = |slot, image: &'static [u8]| Payload::slot(slot, image);
@@ -883,6 +892,7 @@ fn two_names_of_one_file_are_one_target() {
     assert_file(file, b"old");
 }
 
+// A row of README.md.
 #[test]
 fn a_bundle_is_never_its_own_target() {
     let site = Site::of(usual(&text_image(100_000, 38)));

@@ -78,6 +78,8 @@ mod terminal;
 mod messages;
 // The manual page and the completions of shells.
 mod manual;
+// What the README promises and tells people to do, against the tests.
+mod readme;
 // The crates: licences, sources, duplicates, C.
 mod dependencies;
 // The repository itself: structure, owners, versions.

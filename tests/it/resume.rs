@@ -90,6 +90,7 @@ fn cut_everywhere(old: &[u8], payload: Payload, seed: u64) {
     }
 }
 
+// A row of README.md.
 #[test]
 fn a_power_cut_at_any_operation_costs_the_rest() {
     let image = [&text_image(9000, 1)[..], &mixed_image(2_600_000, 1)].concat();
@@ -101,6 +102,7 @@ fn a_power_cut_at_any_operation_costs_the_rest() {
     cut_everywhere(&empty, payload("fixed-256"), 3);
 }
 
+// A row of README.md.
 #[test]
 fn a_power_cut_while_the_old_image_is_written_over_costs_the_rest() {
     let old = [&text_image(9000, 4)[..], &mixed_image(3_000_000, 4)].concat();
@@ -116,6 +118,7 @@ fn a_power_cut_while_the_old_image_is_written_over_costs_the_rest() {
 
 /// Two bundles in turn onto the same target, with whatever memory, options and power there is: what
 /// is there afterwards is one of the images, what was there before, or nothing that looks like one.
+// A row of README.md.
 #[test]
 fn power_cuts_between_several_images_never_mix_them() {
     let folder = temp_dir();
@@ -181,6 +184,7 @@ fn power_cuts_between_several_images_never_mix_them() {
     assert!(complete > 20, "only {complete} were not cut");
 }
 
+// A row of README.md.
 #[test]
 fn errors_of_the_medium_are_fatal_and_say_what_failed() {
     let image = random_image(2_500_000, 7);
@@ -305,6 +309,7 @@ fn a_kill_in_the_middle_keeps_what_is_there() {
     assert_eq!(before, after);
 }
 
+// A row of README.md.
 #[test]
 fn a_kill_at_any_span_costs_the_rest() {
     let image = random_image(1_200_000, 12);
@@ -335,6 +340,7 @@ fn a_kill_at_any_span_costs_the_rest() {
 }
 
 /// At 200 instants, each time on top of what the last kill left, until it happens to be complete.
+// A row of README.md.
 #[test]
 fn kills_at_any_instant_never_spoil_it() {
     let old = [&text_image(9000, 10)[..], &mixed_image(3 << 20, 10)].concat();

@@ -87,6 +87,7 @@ fn exists(path: &Path) -> bool {
     path.exists()
 }
 
+// A row of README.md.
 #[test]
 fn from_a_server_that_keeps_silent() {
     let scene = Scene::new();
@@ -98,6 +99,7 @@ fn from_a_server_that_keeps_silent() {
     scene.installs_after_all();
 }
 
+// A row of README.md.
 #[test]
 fn from_the_wait_before_a_retry() {
     let scene = Scene::new();
@@ -113,6 +115,7 @@ fn from_the_wait_before_a_retry() {
     scene.installs_after_all();
 }
 
+// A row of README.md.
 #[test]
 fn from_the_middle_of_writing() {
     let scene = Scene::new();
@@ -127,6 +130,7 @@ fn from_the_middle_of_writing() {
     scene.installs_after_all();
 }
 
+// A row of README.md.
 #[test]
 fn from_a_body_that_stops() {
     let scene = Scene::new();

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::server::{Fault, Server, When};
 
+// A row of README.md.
 #[test]
 fn ranges_are_ignored() {
     let whole = SCENE.size();
@@ -37,6 +38,7 @@ fn ranges_are_ignored() {
     ]);
 }
 
+// A row of README.md.
 #[test]
 fn ranges_are_other_ones() {
     let first = PLAIN[0].end as usize;
@@ -111,6 +113,7 @@ fn ranges_are_other_ones() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn only_the_missing_tail_is_asked_for_again() {
     let run = SCENE.run(MIDDLE - 1);
@@ -147,6 +150,7 @@ fn only_the_missing_tail_is_asked_for_again() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn bodies_break() {
     check([
@@ -196,6 +200,7 @@ fn bodies_break() {
 }
 
 /// A server that is out of step with its own lengths.
+// A row of README.md.
 #[test]
 fn stray_bytes_cost_a_connection() {
     for (name, stray) in [
@@ -239,6 +244,7 @@ fn a_stray_answer_does_no_harm() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn wrong_bytes_are_never_written() {
     let run = SCENE.run(1);
@@ -278,6 +284,7 @@ fn wrong_bytes_are_never_written() {
     assert_eq!(run.end - run.start, 65536);
 }
 
+// A row of README.md.
 #[test]
 fn encoded_bodies_are_refused() {
     check([

@@ -8,6 +8,7 @@ use super::{bad, plain_requests, Done, Try, RETRIES, SCENE};
 use crate::server::{Fault, Server, When};
 use crate::util::{number, vector};
 
+// A row of README.md.
 #[test]
 fn other_files_are_refused() {
     let page = |size: usize| {

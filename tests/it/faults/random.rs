@@ -7,6 +7,7 @@ use crate::make_bundle::{edit, mixed_image, Bundle, Payload, Random};
 use crate::server::{Fault, Server, When};
 
 /// Faults that pass, and one that does not, at random requests of a small delta.
+// A row of README.md.
 #[test]
 fn random_faults_end_well_or_in_the_right_class() {
     const ROUNDS: u64 = 60;

@@ -12,6 +12,7 @@ use super::{
 use crate::server::{Fault, Rule, Server, When};
 use crate::util::number;
 
+// A row of README.md.
 #[test]
 fn passing_statuses_are_tried_again() {
     for code in [408, 425, 429, 500, 502, 503, 504] {
@@ -50,6 +51,7 @@ fn passing_statuses_are_tried_again() {
     row.check();
 }
 
+// A row of README.md.
 #[test]
 fn lasting_statuses_end_the_run() {
     for code in [400, 401, 403, 404, 405, 410, 416, 418, 501, 505] {
@@ -75,6 +77,7 @@ fn lasting_statuses_end_the_run() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn retry_after_is_kept() {
     let second = Duration::from_secs(1);
@@ -100,6 +103,7 @@ fn retry_after_is_kept() {
     assert!(done.outcome.elapsed < 10 * second);
 }
 
+// A row of README.md.
 #[test]
 fn a_changed_bundle_is_noticed() {
     let changed = "bundle changed on the server";
@@ -131,6 +135,7 @@ fn a_changed_bundle_is_noticed() {
 }
 
 /// The file is replaced while it is being read, by one of the same size.
+// A row of README.md.
 #[test]
 fn a_replaced_bundle_is_noticed() {
     let server = Arc::new(Server::start([("/b", SCENE.bundle())]));
@@ -150,6 +155,7 @@ fn a_replaced_bundle_is_noticed() {
         .compare(&server, &done);
 }
 
+// A row of README.md.
 #[test]
 fn last_modified_counts_where_there_is_no_etag() {
     let serve = |changing: bool| {
@@ -177,6 +183,7 @@ fn redirecting(rules: impl IntoIterator<Item = Rule>) -> Server {
     server
 }
 
+// A row of README.md.
 #[test]
 fn redirects_are_followed_and_remembered() {
     for code in [301, 302, 303, 307, 308] {
@@ -216,6 +223,7 @@ fn redirects_to_another_server_are_followed() {
     assert_eq!(mirror.requests().len(), 2);
 }
 
+// A row of README.md.
 #[test]
 fn redirects_have_an_end() {
     let chain = |length: usize| {
@@ -263,6 +271,7 @@ fn redirects_have_an_end() {
 }
 
 /// A redirect may lead to a signed URL that expires.
+// A row of README.md.
 #[test]
 fn a_refusing_place_leads_to_one_fresh_trip() {
     for code in [401, 403, 404, 410] {

@@ -13,6 +13,7 @@ use crate::make_bundle::{block_index, mixed_image, Bundle, Hash, Made, Payload};
 use crate::server::{Fault, Server, When};
 use crate::util::{assert_file, temp_dir, Run};
 
+// A row of README.md.
 #[test]
 fn silence_is_a_failure() {
     let short = ["--stall-timeout", "250ms"];
@@ -44,6 +45,7 @@ fn silence_is_a_failure() {
 }
 
 /// The limit is on silence, not on the time of a body.
+// A row of README.md.
 #[test]
 fn a_slow_but_steady_body_is_waited_for() {
     let drip = Fault::Drip {
@@ -60,6 +62,7 @@ fn a_slow_but_steady_body_is_waited_for() {
     good("one byte a segment", [rule(When::Nth(RUNS.len()), single)]).check();
 }
 
+// A row of README.md.
 #[test]
 fn connections_are_closed() {
     let n = plain_requests();
@@ -116,6 +119,7 @@ fn several_workers_share_the_faults() {
 }
 
 /// Others are accepted and hear nothing: what a server without threads does.
+// A row of README.md.
 #[test]
 fn one_connection_at_a_time_is_enough() {
     let server = Server::start([("/b", SCENE.bundle())]);
@@ -127,6 +131,7 @@ fn one_connection_at_a_time_is_enough() {
 
 /// One connection crawls while its peers run: its span is not waited for. It is no failure that
 /// counts. All of it would take a minute.
+// A row of README.md.
 #[test]
 fn a_connection_that_crawls_is_replaced() {
     let crawl = Fault::Drip {
@@ -236,6 +241,7 @@ fn a_size_that_is_not_told_is_done_without() {
 }
 
 /// A connection that brings a byte and falls silent, again and again, is given up.
+// A row of README.md.
 #[test]
 fn a_byte_now_and_then_is_no_progress() {
     for args in [&[][..], &["--disable-range-queries"]] {
@@ -265,6 +271,7 @@ fn an_ordered_download_takes_what_it_gets() {
     }
 }
 
+// A row of README.md.
 #[test]
 fn retries_are_counted_anew_when_bytes_arrive() {
     let cuts = plain_bytes() / 1000;
@@ -284,6 +291,7 @@ fn retries_are_counted_anew_when_bytes_arrive() {
         .check();
 }
 
+// A row of README.md.
 #[test]
 fn a_server_that_goes_away_ends_the_run() {
     let server = Server::start([("/b", SCENE.bundle())]);
@@ -307,6 +315,7 @@ fn a_server_that_goes_away_ends_the_run() {
     assert_eq!(done.retries(), RETRIES as u64);
 }
 
+// A row of README.md.
 #[test]
 fn nobody_is_there() {
     let port = {
