@@ -457,6 +457,7 @@ impl Run<'_> {
             shares = Shares::new(self.options.memory, &old);
             plan = decide(&old, &shares);
         }
+        self.counts.to_fetch += plan.fetched;
         log::info!(
             "plan payload={number} blocks={} kept={} fetch={} bytes={} runs={} spans={}",
             plan.steps.len(),

@@ -35,6 +35,9 @@ const SEED_SHARE: f64 = 0.1;
 /// The part of a run that reads the target back, if that is asked for.
 const VERIFY_SHARE: f64 = 0.3;
 
+/// The part of a fetched block that is done when it is received, and not yet made and written.
+const RECEIVED_SHARE: f64 = 0.8;
+
 /// The most that is told before all is done.
 const MOST: f64 = 99.0;
 
@@ -435,16 +438,24 @@ impl State {
         let fetched = (self.counts.bytes_to_fetch > 0)
             .then(|| fraction(self.counters.bytes(), self.counts.bytes_to_fetch));
         let done = self.counts.done();
-        let made = match self.blocks {
-            0 => None,
-            _ if self.all_known => Some(fraction(done, self.counts.total)),
-            blocks => {
-                let of_this = fraction(done.saturating_sub(self.blocks_before), blocks);
-                Some((self.payload as f64 + of_this) / self.payloads as f64)
-            }
-        };
+        if let (Some(received), true) = (fetched, self.all_known && self.counts.total > 0) {
+            let Counts {
+                total, to_fetch, ..
+            } = self.counts;
+            // Blocks that are there already are as fast as the writer. Of the others many can have
+            // come before the writer gets to the first, and on a slow link to come is what takes time.
+            let local = fraction(done - self.counts.fetched, total.saturating_sub(to_fetch));
+            let written = fraction(self.counts.fetched, to_fetch);
+            let remote = RECEIVED_SHARE * received + (1.0 - RECEIVED_SHARE) * written;
+            let share = fraction(to_fetch, total);
+            return share * remote + (1.0 - share) * local;
+        }
+        let made = (self.blocks > 0).then(|| {
+            let of_this = fraction(done.saturating_sub(self.blocks_before), self.blocks);
+            (self.payload as f64 + of_this) / self.payloads as f64
+        });
         match (fetched, made) {
-            // Half for what is received, half for what is made of it.
+            // All of the bundle comes, in order.
             (Some(fetched), Some(made)) => (fetched + made) / 2.0,
             (Some(part), None) | (None, Some(part)) => part,
             // Of a stream without index and of unknown size nothing can be told.
@@ -547,7 +558,8 @@ mod tests {
     }
 
     /// A run with `payloads` of so many blocks each, `ahead`: with all their headers read before the
-    /// first block. The percentages that were told, by phase.
+    /// first block, every third of them fetched, in a burst if `ahead`. The percentages that were
+    /// told, by phase.
     fn percentages(payloads: &[u64], ahead: bool, verifies: bool) -> Vec<(Phase, f64)> {
         let (sender, told) = mpsc::channel();
         let reporter = Reporter::new(move |event: &Event<'_>| {
@@ -581,6 +593,8 @@ mod tests {
         let mut counts = Counts::default();
         if ahead {
             counts.total = payloads.iter().sum();
+            counts.to_fetch = payloads.iter().map(|blocks| blocks / 3).sum();
+            counts.bytes_to_fetch = 100 * counts.to_fetch;
             payloads.iter().for_each(|_| look_through());
         }
         for (number, blocks) in payloads.iter().enumerate() {
@@ -590,8 +604,17 @@ mod tests {
             }
             reporter.payload(number, *blocks, &counts);
             reporter.phase(Phase::Install);
-            for _ in 0..*blocks {
-                counts.kept += 1;
+            for _ in 0..counts.bytes_to_fetch / 10 * u64::from(number == 0) {
+                reporter.counters().count_bytes(10);
+                now();
+                reporter.install_progress(&counts);
+            }
+            for block in 1..=*blocks {
+                if ahead && block % 3 == 0 {
+                    counts.fetched += 1;
+                } else {
+                    counts.kept += 1;
+                }
                 now();
                 reporter.install_progress(&counts);
             }

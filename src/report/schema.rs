@@ -21,6 +21,8 @@ pub const SCHEMA: u32 = 1;
 pub struct Counts {
     /// Blocks of all payloads that are known so far.
     pub total: u64,
+    /// Blocks that the plans fetch.
+    pub to_fetch: u64,
     /// Blocks cut out of the bundle.
     pub fetched: u64,
     /// Blocks read from seeds.
