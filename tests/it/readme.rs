@@ -20,8 +20,12 @@ const MARK: &str = "// A row of README.md.";
 /// The head of such a table.
 const HEAD: &str = "| what happens | what `reflash` does |";
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn readme() -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap()
+    fs::read_to_string(root().join("README.md")).unwrap()
 }
 
 /// The tests in a source, and whether they are marked.
@@ -82,7 +86,7 @@ fn differences(rows: &[(String, Vec<String>)], tests: &[(String, bool)]) -> Vec<
 
 #[test]
 fn tables_and_tests_are_one() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
+    let folder = root().join("tests/it");
     let mut tests = Vec::new();
     for path in files(&folder) {
         // A file in a folder is a part of the module of that name.
@@ -133,6 +137,36 @@ fn what_differs_is_seen() {
             wrong.len() == 1 && wrong[0].starts_with(expected),
             "{rows}: {wrong:?}"
         );
+    }
+}
+
+/// The picture shows what the table beside it says, and no other figure.
+#[test]
+fn the_plot_has_the_figures_of_its_table() {
+    let picture = fs::read_to_string(root().join("tests/bench/update.svg")).unwrap();
+    let readme = readme();
+    let (_, table) = readme.split_once("| | 0 ms | 10 ms | 40 ms |").unwrap();
+    let rows = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let seconds: Vec<_> = rows
+        .flat_map(|row| row.split(" | ").skip(1).take(3))
+        .map(|cell| (cell, cell.parse::<f64>().unwrap()))
+        .collect();
+    assert_eq!(seconds.len(), 9);
+    // The points of the lines: 40 pixels are ten seconds, and 244 is none.
+    let points = picture.lines().filter(|line| line.starts_with("<circle"));
+    let drawn: Vec<f64> = points
+        .map(|point| {
+            let (_, y) = point.split_once("cy=\"").unwrap();
+            (244.0 - y.split('"').next().unwrap().parse::<f64>().unwrap()) / 4.0
+        })
+        .collect();
+    assert_eq!(drawn.len(), seconds.len());
+    for ((cell, expected), drawn) in seconds.iter().zip(drawn) {
+        assert!((expected - drawn).abs() < 0.05, "{expected} {drawn}");
+        assert!(picture.contains(&format!(">{cell}")), "{cell} is not told");
     }
 }
 
