@@ -7,6 +7,7 @@ use argh::{ArgsInfo, CommandInfoWithArgs, FlagInfo, FlagInfoKind, Optionality};
 
 use super::common::Common;
 use super::{install, reads_bundles, Arguments};
+use crate::clock::BUILD_DATE;
 
 /// Options whose value is one of a few words.
 const CHOICES: [(&str, &str); 4] = [
@@ -96,13 +97,16 @@ fn value(flag: &FlagInfo<'_>) -> Value {
 pub fn man() -> String {
     let info = Arguments::get_args_info();
     let mut out = format!(
-        ".TH REFLASH 1 \"\" \"reflash {}\" \"User Commands\"\n.SH NAME\nreflash \\- {}\n.SH SYNOPSIS\n",
+        ".TH REFLASH 1 \"{}\" \"reflash {}\" \"User Commands\"\n.SH NAME\nreflash \\- {}\n.SH SYNOPSIS\n",
+        // The day of the build, in UTC.
+        BUILD_DATE.to_string().split('T').next().unwrap_or_default(),
         env!("CARGO_PKG_VERSION"),
         roff(info.description.trim_end_matches('.')).replacen('I', "i", 1),
     );
     let entries = entries();
-    for Entry { info, .. } in &entries {
-        let mut line = format!(".B reflash {}\n", info.name);
+    for (number, Entry { info, .. }) in entries.iter().enumerate() {
+        let end = if number == 0 { "" } else { ".br\n" };
+        let mut line = format!("{end}.B reflash {}\n", info.name);
         for positional in info.positionals {
             let name = roff(positional.name);
             let dots = match positional.optionality {
@@ -111,12 +115,11 @@ pub fn man() -> String {
             };
             line += &format!(".RI < {name} >{dots}\n");
         }
-        out += &format!("{line}.RI [ options ]\n.br\n");
+        out += &format!("{line}.RI [ options ]\n");
     }
     out += ".SH DESCRIPTION\n";
-    for note in info.notes {
-        out += &format!("{}\n.PP\n", roff(note));
-    }
+    let notes: Vec<_> = info.notes.iter().map(|note| roff(note)).collect();
+    out += &format!("{}\n", notes.join("\n.PP\n"));
     for Entry { info, .. } in &entries {
         out += &format!(".SH REFLASH {}\n", info.name.to_uppercase());
         out += &format!("{}\n", roff(info.description));
