@@ -564,7 +564,9 @@ mod tests {
         let (sender, told) = mpsc::channel();
         let reporter = Reporter::new(move |event: &Event<'_>| {
             if let Event::Progress(progress) = event {
-                sender.send((progress.phase, progress.percent)).unwrap();
+                sender
+                    .send((progress.phase, progress.percent))
+                    .expect("the test made it");
             }
         });
         // Not only when it is time.
@@ -630,7 +632,10 @@ mod tests {
         if verifies {
             reporter.phase(Phase::Verify);
         }
-        let report = reporter.state().interrupted(0, "").unwrap();
+        let report = reporter
+            .state()
+            .interrupted(0, "")
+            .expect("the test made it");
         reporter.finish(&report);
         drop(reporter);
         told.iter().collect()
@@ -656,7 +661,10 @@ mod tests {
                     // What follows the writing has its share.
                     let sync = all.iter().rfind(|(phase, _)| *phase == Phase::Sync);
                     let expected = if verifies { 60.0..91.0 } else { 98.9..99.1 };
-                    assert!(expected.contains(&sync.unwrap().1), "{run}");
+                    assert!(
+                        expected.contains(&sync.expect("the test made it").1),
+                        "{run}"
+                    );
                 }
             }
         }
@@ -666,10 +674,12 @@ mod tests {
     fn what_is_over_is_over() {
         let (sender, told) = mpsc::channel();
         let reporter = Reporter::new(move |event: &Event<'_>| {
-            sender.send(format!("{event:?}")).unwrap();
+            sender.send(format!("{event:?}")).expect("the test made it");
         });
         reporter.start("b", false);
-        let report = reporter.interrupted(130, "interrupted by SIGINT").unwrap();
+        let report = reporter
+            .interrupted(130, "interrupted by SIGINT")
+            .expect("the test made it");
         assert_eq!((report.exit, report.target_touched), (130, false));
         reporter.phase(Phase::Install);
         reporter.finish(&report);
