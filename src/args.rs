@@ -55,7 +55,7 @@ pub enum Command {
     Index(Box<Index>),
     /// Make a bundle.
     #[cfg(feature = "pack")]
-    Pack(Box<crate::pack::Options>),
+    Pack(Box<Pack>),
     /// Prepare a bundle for a signature, or add one.
     #[cfg(feature = "pack")]
     Sign(Box<crate::sign::Options>),
@@ -122,6 +122,24 @@ pub struct Inspect {
     pub log: Option<PathBuf>,
 }
 
+/// How a tool tells how far it is, and what came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Telling {
+    /// How progress is shown.
+    pub progress: Mode,
+    /// Which messages are shown.
+    pub level: log::LevelFilter,
+}
+
+impl Telling {
+    /// A line or two for people at the end, unless they want none.
+    pub fn sum_up(&self, result: &impl std::fmt::Display) {
+        if self.level > log::LevelFilter::Off {
+            crate::console::print_err(&result.to_string());
+        }
+    }
+}
+
 /// Making a block index, and how that is told.
 #[derive(Debug)]
 pub struct Index {
@@ -129,8 +147,18 @@ pub struct Index {
     pub options: crate::index::Options,
     /// As JSON.
     pub json: bool,
-    /// Not at all.
-    pub quiet: bool,
+    /// And besides.
+    pub telling: Telling,
+}
+
+/// Making a bundle, and how that is told.
+#[cfg(feature = "pack")]
+#[derive(Debug)]
+pub struct Pack {
+    /// What to pack.
+    pub options: crate::pack::Options,
+    /// How it is told.
+    pub telling: Telling,
 }
 
 /// An estimate, and how it is to be shown.
@@ -141,6 +169,8 @@ pub struct Estimate {
     pub options: crate::estimate::Options,
     /// As JSON.
     pub json: bool,
+    /// And besides.
+    pub telling: Telling,
 }
 
 /// Install Rugix update bundles, downloading only the blocks that are not there yet.
@@ -241,7 +271,7 @@ fn command(
         #[cfg(feature = "pack")]
         Subcommand::Sign(arguments) => sign::sign(arguments),
         #[cfg(feature = "pack")]
-        Subcommand::Estimate(arguments) => estimate::estimate(arguments),
+        Subcommand::Estimate(arguments) => estimate::estimate(arguments, variable),
     }
 }
 

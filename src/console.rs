@@ -5,6 +5,8 @@
 //! to a [`Reporter`]; the library knows nothing of it. Saying something never fails a run: what cannot
 //! be written is dropped. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
 
+mod task;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -369,7 +371,7 @@ pub fn print_out(text: &str) -> bool {
         .is_ok()
 }
 
-fn json(line: &Line<'_>) {
+fn json(line: &impl Serialize) {
     if let Ok(mut line) = serde_json::to_string(line) {
         line.push('\n');
         print_out(&line);

@@ -34,8 +34,15 @@ impl Image {
         if !kind.is_file() && !kind.is_block_device() {
             return Err(fail(io::Error::other("neither a file nor a block device")));
         }
-        let file = File::open(path).map_err(fail)?;
-        let size = size_of(&file).map_err(fail)?;
+        Self::of_file(path, File::open(path).map_err(fail)?)
+    }
+
+    /// An image in an open file, called so in messages.
+    pub fn of_file(path: &Path, file: File) -> Result<Self> {
+        let size = size_of(&file).map_err(|source| Error::Input {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self {
             path: path.to_owned(),
             file,

@@ -9,6 +9,7 @@
 use std::fmt;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ use crate::hash::HashAlgorithm;
 use crate::image::Image;
 use crate::output::Output;
 use crate::rugix;
+use crate::work::{Tell, Work, READ};
 
 /// Version of the JSON.
 const SCHEMA: u32 = 1;
@@ -68,12 +70,15 @@ impl fmt::Display for Indexed {
     }
 }
 
-/// Writes the block index of an image.
-pub fn index(options: &Options, progress: &(dyn Fn(u64) + Sync)) -> Result<Indexed> {
+/// Writes the block index of an image, and tells how far it is.
+pub fn index(options: &Options, tell: Tell<'_>) -> Result<Indexed> {
     let image = Image::open(&options.image)?;
     let output = Output::new(&options.output)?;
     output.must_not_be(&options.image)?;
-    let blocks = image.blocks(options.chunker, options.hash, progress)?;
+    let done = AtomicU64::new(0);
+    let work = Work::new(tell, &done, image.size() * READ);
+    let part = work.part("cut", image.size(), READ);
+    let blocks = image.blocks(options.chunker, options.hash, &|bytes| part.add(bytes))?;
     image.check_size()?;
     let listed = blocks.iter().map(|b| (b.kept.as_bytes(), b.size));
     let bytes = rugix::write_block_index(options.chunker, options.hash, listed);

@@ -95,7 +95,8 @@
 //! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
 //! [`busy`] and [`old`] (the target), [`error`]. [`mod@index`] makes block
 //! indexes of an [`image`], into an [`output`] that is whole or not there. [`link`] reckons how long a
-//! download takes; [`terminal`] and [`notify`] are what [`console`] says it with.
+//! download takes, [`work`] how far a tool is; [`terminal`] and [`notify`] are what [`console`] says it
+//! with.
 //!
 //! # Threads
 //!
@@ -173,6 +174,7 @@ mod tls;
 mod trust;
 mod unpack;
 pub mod verify;
+mod work;
 mod write;
 mod xz;
 
@@ -189,6 +191,7 @@ pub use report::{
     PayloadReport, Phase, Progress, Report, Reporter, SecondsReport, VerifyReport, SCHEMA,
 };
 pub use trust::Roots;
+pub use work::{Step, Tell};
 
 /// The parts of an [`Access`]: how servers are reached.
 pub mod network {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use reflash::internal::args::{self, Command};
 use reflash::internal::console::{self, Console, Mode};
 use reflash::internal::notify::Manager;
-use reflash::{inspect, verify, Error, Location, Report, Reporter};
+use reflash::{inspect, verify, Error, Location, Report, Reporter, Tell};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
@@ -47,7 +47,7 @@ fn run(command: &Command) -> Result<(), Failure> {
         Command::Verify(verify) => run_verify(verify),
         Command::Index(index) => run_index(index),
         #[cfg(feature = "pack")]
-        Command::Pack(options) => run_pack(options),
+        Command::Pack(pack) => run_pack(pack),
         #[cfg(feature = "pack")]
         Command::Sign(options) => run_sign(options),
         #[cfg(feature = "pack")]
@@ -159,11 +159,15 @@ fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
 }
 
 fn run_index(index: &args::Index) -> Result<(), Failure> {
-    let indexed = reflash::index::index(&index.options, &|_| {})?;
-    if index.json {
-        console::print_json(&indexed);
-    } else if !index.quiet {
-        console::print_err(&indexed.to_string());
+    let (options, telling) = (&index.options, &index.telling);
+    let console = console(telling.progress, telling.level, None)?;
+    let run = |tell: Tell<'_>| reflash::index::index(options, tell);
+    if let Some(indexed) = console.tool(&options.image, run)? {
+        if index.json {
+            console::print_json(&indexed);
+        } else {
+            telling.sum_up(&indexed);
+        }
     }
     Ok(())
 }
@@ -221,9 +225,14 @@ fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
 }
 
 #[cfg(feature = "pack")]
-fn run_pack(options: &reflash::pack::Options) -> Result<(), Failure> {
-    let packed = reflash::pack::pack(options)?;
-    console::print_out(&format!("{}\n", packed.hash));
+fn run_pack(pack: &args::Pack) -> Result<(), Failure> {
+    let (options, telling) = (&pack.options, &pack.telling);
+    let console = console(telling.progress, telling.level, None)?;
+    let run = |tell: Tell<'_>| reflash::pack::pack_and_tell(options, tell);
+    if let Some(packed) = console.tool(&options.output, run)? {
+        telling.sum_up(&packed);
+        console::print_out(&format!("{}\n", packed.hash));
+    }
     Ok(())
 }
 
@@ -236,11 +245,15 @@ fn run_sign(options: &reflash::sign::Options) -> Result<(), Failure> {
 
 #[cfg(feature = "pack")]
 fn run_estimate(estimate: &args::Estimate) -> Result<(), Failure> {
-    let told = reflash::estimate::estimate(&estimate.options)?;
-    if estimate.json {
-        console::print_json(&told);
-    } else {
-        console::print_out(&told.to_string());
+    let (options, telling) = (&estimate.options, &estimate.telling);
+    let console = console(telling.progress, telling.level, None)?;
+    let run = |tell: Tell<'_>| reflash::estimate::estimate(options, tell);
+    if let Some(told) = console.tool(&options.old, run)? {
+        if estimate.json {
+            console::print_json(&told);
+        } else {
+            console::print_out(&told.to_string());
+        }
     }
     Ok(())
 }

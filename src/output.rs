@@ -40,6 +40,8 @@ impl Output {
         if real.file_name().is_none() {
             return Err(fail(io::Error::other("it is no name for a file")));
         }
+        // Not after all the work is done.
+        fs::metadata(folder_of(&real)).map_err(fail)?;
         Ok(Self { path: real })
     }
 

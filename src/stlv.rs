@@ -380,6 +380,12 @@ impl Writer {
         self
     }
 
+    /// Atoms that are written already.
+    pub fn append(&mut self, atoms: &[u8]) -> &mut Self {
+        self.bytes.extend_from_slice(atoms);
+        self
+    }
+
     /// Everything written.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes

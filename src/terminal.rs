@@ -101,6 +101,65 @@ pub(crate) fn bar(seen: &Seen, columns: usize) -> String {
     text
 }
 
+/// Where a tool is, as people see it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Task {
+    /// Of the whole work.
+    pub percent: f64,
+    /// What it is at.
+    pub phase: &'static str,
+    /// Bytes of that which are done, and all of them.
+    pub done: u64,
+    /// All of them.
+    pub total: u64,
+    /// Bytes done a second, of late.
+    pub rate: u64,
+    /// Time left, if it can be told.
+    pub left: Option<Duration>,
+}
+
+/// The text of a tool's bar in a terminal of so many columns.
+pub(crate) fn task_bar(task: &Task, columns: usize) -> String {
+    let percent = format!("{:3.0} %", task.percent);
+    let columns = columns.saturating_sub(1);
+    let left = task.left.map(|time| format!("{} left", clock(time)));
+    let rate = (task.rate > 0).then(|| format!("{}/s", size(task.rate)));
+    let of = format!("{} of {}", size(task.done), size(task.total));
+    let mut text = format!("{percent} {}", task.phase);
+    let behind = [left, rate, Some(of)].into_iter().flatten();
+    let behind: Vec<String> = behind
+        .scan(text.len() + MIN_BAR + 1, |taken, part| {
+            *taken += part.len() + 1;
+            Some((*taken <= columns).then_some(part))
+        })
+        .flatten()
+        .collect();
+    let taken: usize = text.len() + behind.iter().map(|part| part.len() + 1).sum::<usize>();
+    let room = columns.saturating_sub(taken + 1);
+    if room >= MIN_BAR {
+        text = format!("{text} {}", draw(task.percent, room.min(MAX_BAR)));
+    }
+    for part in behind.iter().rev() {
+        text.push(' ');
+        text += part;
+    }
+    text.truncate(columns);
+    text
+}
+
+/// A whole line of a tool, for a log or a serial console.
+pub(crate) fn task_line(task: &Task) -> String {
+    let (done, total) = (size(task.done), size(task.total));
+    let mut line = format!("{:3.0} % {}: {done} of {total}", task.percent, task.phase);
+    if task.rate > 0 {
+        line += &format!(", {}/s", size(task.rate));
+    }
+    if let Some(left) = task.left {
+        line += &format!(", {} left", clock(left));
+    }
+    line
+}
+
 /// The bar itself, so many columns wide.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn draw(percent: f64, columns: usize) -> String {
@@ -271,6 +330,47 @@ mod tests {
                     let start = format!("{percent:3.0} %");
                     assert!(start.starts_with(&text) || text.starts_with(&start));
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_tools_bar_has_what_fits() {
+        let task = Task {
+            percent: 42.4,
+            phase: "compress",
+            done: 12_582_912,
+            total: 67_108_864,
+            rate: 3_250_585,
+            left: Some(Duration::from_secs(32)),
+        };
+        for (columns, expected) in [
+            (0, ""),
+            (4, " 42"),
+            (20, " 42 % compress"),
+            (30, " 42 % compress [=====>      ]"),
+            (40, " 42 % compress [=====>      ] 0:32 left"),
+            (
+                80,
+                " 42 % compress [========>            ] 12.0 MiB of 64.0 MiB 3.1 MiB/s 0:32 left",
+            ),
+        ] {
+            assert_eq!(task_bar(&task, columns), expected, "{columns}");
+        }
+        assert_eq!(
+            task_line(&task),
+            " 42 % compress: 12.0 MiB of 64.0 MiB, 3.1 MiB/s, 0:32 left"
+        );
+        for columns in 0..120 {
+            for left in [None, task.left] {
+                let text = task_bar(
+                    &Task {
+                        left,
+                        ..task.clone()
+                    },
+                    columns,
+                );
+                assert!(text.len() < columns.max(1), "{columns}: {text}");
             }
         }
     }

@@ -2,18 +2,20 @@
 //!
 //! What they mean is in [`crate::estimate`]; here they are checked.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::values::{Compressed, Count, Cutting, Seconds, Size};
+use super::values::{Compressed, Count, Cutting, Seconds, Shown, Size};
 use super::{Command, Estimate};
 use crate::chunker::Chunker;
 use crate::error::{Error, Result};
 use crate::estimate::{Options, CHUNKERS};
 use crate::install::{check_workers, WORKERS};
 use crate::link::Link;
+use crate::remote::Location;
 
 /// Tell what an update from one image to another would cost: bytes, requests and seconds, by
 /// chunking, against a full download.
@@ -25,11 +27,11 @@ use crate::link::Link;
     note = "Each new image is compared with the old one. What is assumed is told with the result."
 )]
 pub(super) struct Arguments {
-    /// what the device holds: an image
+    /// what the device holds: an image, or the bundle that was installed
     #[argh(positional)]
     old: PathBuf,
 
-    /// what it is to be updated to; several are estimated each by itself
+    /// what it is to be updated to, an image or a bundle; several are estimated each by itself
     #[argh(positional)]
     new: Vec<PathBuf>,
 
@@ -60,12 +62,33 @@ pub(super) struct Arguments {
     /// draw a bar chart into this file
     #[argh(option)]
     svg: Option<PathBuf>,
+
+    /// auto, bar, lines, json or none; json goes to standard output; default auto
+    #[argh(option, default = "Shown::Auto")]
+    progress: Shown,
+
+    /// say nothing but the estimate and errors
+    #[argh(switch, short = 'q')]
+    quiet: bool,
 }
 
-pub(super) fn estimate(arguments: Arguments) -> Result<Command> {
+pub(super) fn estimate(
+    arguments: Arguments,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Command> {
     let usage = |message: &str| Err(Error::Usage(message.to_owned()));
     if arguments.new.is_empty() {
-        return usage("an update to what? give the old image, and at least one new one");
+        return Err(Error::Usage(format!(
+            "an update of {} to what? give at least one new image or bundle",
+            arguments.old.display()
+        )));
+    }
+    for path in arguments.new.iter().chain([&arguments.old]) {
+        if let Location::Url(url) = Location::parse(&path.to_string_lossy()) {
+            return Err(Error::Usage(format!(
+                "{url} is a URL, and all of the files is read: download it first, or ask reflash plan"
+            )));
+        }
     }
     if arguments.limit_rate.0 == 0 {
         return usage("--limit-rate of zero never ends");
@@ -90,7 +113,17 @@ pub(super) fn estimate(arguments: Arguments) -> Result<Command> {
                 workers: arguments.workers.0,
             },
             svg: arguments.svg,
+            scratch: scratch(variable),
         },
         json: arguments.json,
+        telling: arguments.progress.telling(arguments.quiet),
     })))
+}
+
+/// Where large files go that need not survive: what is meant for small ones is memory on many a system.
+fn scratch(variable: &dyn Fn(&str) -> Option<OsString>) -> PathBuf {
+    let named = variable("TMPDIR").map(PathBuf::from);
+    let mut folders = named.into_iter().chain([PathBuf::from("/var/tmp")]);
+    let folder = folders.find(|folder| folder.is_dir());
+    folder.unwrap_or_else(std::env::temp_dir)
 }

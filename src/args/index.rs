@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use argh::{ArgsInfo, FromArgs};
 
-use super::values::{Algorithm, Cutting};
+use super::values::{Algorithm, Cutting, Shown};
 use super::{Command, Index};
 use crate::error::Result;
 use crate::index::Options;
@@ -40,6 +40,10 @@ pub(super) struct Arguments {
     #[argh(switch)]
     json: bool,
 
+    /// auto, bar, lines, json or none; json goes to standard output; default auto
+    #[argh(option, default = "Shown::Auto")]
+    progress: Shown,
+
     /// say nothing but errors
     #[argh(switch, short = 'q')]
     quiet: bool,
@@ -54,6 +58,6 @@ pub(super) fn index(arguments: Arguments) -> Result<Command> {
             hash: arguments.hash.0,
         },
         json: arguments.json,
-        quiet: arguments.quiet,
+        telling: arguments.progress.telling(arguments.quiet),
     })))
 }

@@ -10,7 +10,6 @@ use argh::{ArgsInfo, FromArgs};
 use super::common::Common;
 use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
-use crate::console::Mode;
 use crate::error::{Error, Result};
 use crate::install::{Targets, MEMORY, WORKERS};
 use crate::seed;
@@ -138,14 +137,7 @@ pub(super) fn install(
     Ok(Command::Install(Box::new(Install {
         install,
         report: arguments.report,
-        progress: match arguments.progress {
-            Shown::Auto if common.quiet => Mode::None,
-            Shown::Auto => Mode::Auto,
-            Shown::Bar => Mode::Bar,
-            Shown::Lines => Mode::Lines,
-            Shown::Json => Mode::Json,
-            Shown::None => Mode::None,
-        },
+        progress: arguments.progress.mode(common.quiet),
         level: common.level(),
         log: common.log.clone(),
     })))

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use argh::FromArgValue;
 
+use super::Telling;
 use crate::chunker::Chunker;
 use crate::clock::Time;
+use crate::console::Mode;
 use crate::hash::HashAlgorithm;
 
 /// Longest duration of an option: added to the clock, any would have to fit.
@@ -40,6 +42,31 @@ pub(super) enum Shown {
     Lines,
     Json,
     None,
+}
+
+impl Shown {
+    /// What is meant, given whether the user wants to hear anything.
+    pub(super) fn mode(self, quiet: bool) -> Mode {
+        match self {
+            Self::Auto if quiet => Mode::None,
+            Self::Auto => Mode::Auto,
+            Self::Bar => Mode::Bar,
+            Self::Lines => Mode::Lines,
+            Self::Json => Mode::Json,
+            Self::None => Mode::None,
+        }
+    }
+
+    /// The same of a tool, with what else it tells.
+    pub(super) fn telling(self, quiet: bool) -> Telling {
+        Telling {
+            progress: self.mode(quiet),
+            level: match quiet {
+                true => log::LevelFilter::Off,
+                false => log::LevelFilter::Warn,
+            },
+        }
+    }
 }
 
 /// Bytes, written with K, M or G for powers of 1024, as curl does.

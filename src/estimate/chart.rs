@@ -44,7 +44,7 @@ pub(super) fn svg(estimate: &Estimate) -> String {
         .max(1);
     let mut y = 0.0;
     for update in &estimate.updates {
-        let title = format!("{} to {}", estimate.old, update.new);
+        let title = update.title(estimate);
         text(&mut out, (8.0, y + 26.0), "font-weight='bold'", &title);
         y += HEAD;
         let mut row = |name: &str, color: &str, cost: &Cost| {
@@ -62,7 +62,7 @@ pub(super) fn svg(estimate: &Estimate) -> String {
         };
         row("full download", FULL, &update.full);
         for chunking in &update.chunkings {
-            row(&chunking.chunker, DELTA, &chunking.cost);
+            row(chunking.name(), DELTA, &chunking.cost);
         }
     }
     let rate = estimate.bytes_per_second.map_or("-".to_owned(), size);

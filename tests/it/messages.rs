@@ -33,6 +33,14 @@ struct Stage {
 
 const PAGE: &[u8] = b"\n<!DOCTYPE html>\n<html><title>Sign in to the network</title></html>\n";
 
+/// What is to be packed, with a line more on how.
+fn folder_of(encoding: &str) -> Vec<u8> {
+    let manifest = "update-type = 'full'\n\n[[payloads]]\nfilename = 'system.img'\n\
+                    [payloads.delivery]\ntype = 'slot'\nslot = 'system'\n\
+                    [payloads.block-encoding]\nchunker = 'casync-64'\n";
+    format!("{manifest}{encoding}\n").into_bytes()
+}
+
 impl Stage {
     fn new() -> Self {
         let folder = temp_dir();
@@ -61,10 +69,33 @@ impl Stage {
             ("plain.rugixb", vector("bundles/plain.rugixb")),
             ("execute.rugixb", vector("bundles/execute.rugixb")),
             ("two.rugixb", vector("bundles/two-payloads.rugixb")),
+            ("delta.rugixb", vector("bundles/xdelta.rugixb")),
+            // Folders that no bundle can be made of.
+            ("typo/rugix-bundle.toml", folder_of("deduplication = true")),
+            (
+                "zstd/rugix-bundle.toml",
+                folder_of("compression = { type = 'zstd' }"),
+            ),
+            (
+                "app/rugix-bundle.toml",
+                b"update-type = 'full'\n\n[[payloads]]\nfilename = 'compose.yml'\n\
+                  delivery = { type = 'app-file', app = 'web', path = 'compose.yml' }\n"
+                    .to_vec(),
+            ),
+            (
+                "above/rugix-bundle.toml",
+                b"update-type = 'full'\n\n[[payloads]]\nfilename = '../system.img'\n\
+                  delivery = { type = 'slot', slot = 'system' }\n"
+                    .to_vec(),
+            ),
+            ("nothing/rugix-bundle.toml", folder_of("deduplicate = true")),
+            ("broken/rugix-bundle.toml", b"update-type = full\n".to_vec()),
             // Targets.
             ("target", b"as it was".to_vec()),
         ] {
-            fs::write(folder.path().join(name), bytes).unwrap();
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, bytes).unwrap();
         }
         fs::create_dir(folder.path().join("folder")).unwrap();
         let pipe = folder.path().join("pipe");

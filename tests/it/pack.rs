@@ -1,52 +1,23 @@
-//! What `pack` makes: byte for byte what the reference's bundler made of the same images, and
-//! what our own reader installs.
-//!
-//! The golden bundles name the image's file, so a copy of the vector under that name is packed. Of
-//! most of them the bundler was told less than `pack` writes into the manifest, which is
-//! informative; there everything but the manifest is compared.
+//! What `pack` makes: byte for byte what the reference's bundler made of the same folders, and what
+//! our own reader installs.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use reflash::internal::bundle::{Compression, Delivery};
+use reflash::internal::bundle::{Compression, Delivery, Index};
 use reflash::internal::chunker::Chunker;
-use reflash::internal::error::Error;
 use reflash::internal::hash::HashAlgorithm;
 use reflash::internal::http::Counters;
 use reflash::internal::open::{open, Trust};
 use reflash::internal::remote::{Access, Cursor, Location};
-use reflash::pack::{pack, Options, Packed};
-use serde_json::Value;
+use reflash::pack::{self, manifest::FILE, pack, Options, Packed};
 
-use crate::util::{assert_same_bytes, data, read_json, reflash, temp_dir, text, vector};
-
-/// The options of a golden bundle, read from what the vector says of it.
-fn options_of(name: &str, dir: &Path) -> Options {
-    let facts = read_json(data(&format!("vectors/bundles/{name}.json")));
-    let filename = text(&facts, "/manifest/payloads/0/filename");
-    let folder = if filename.ends_with(".img") {
-        "images"
-    } else {
-        "payloads"
-    };
-    let image = dir.join(filename);
-    fs::write(&image, vector(&format!("{folder}/{filename}"))).unwrap();
-    let encoding = "/manifest/payloads/0/block-encoding";
-    let compression = facts.pointer(&format!("{encoding}/compression"));
-    Options {
-        slot: text(&facts, "/payloads/0/delivery/slot/slot").to_owned(),
-        chunker: Chunker::parse(text(&facts, &format!("{encoding}/chunker"))).unwrap(),
-        hash: HashAlgorithm::parse(text(&facts, "/hash-algorithm")).unwrap(),
-        compression: compression.map(|compression| {
-            let level = compression.get("level").and_then(Value::as_u64);
-            level.map_or(6, |level| level as u32)
-        }),
-        deduplicate: facts.pointer(&format!("{encoding}/deduplicate")) == Some(&Value::Bool(true)),
-        incremental: facts["is-incremental"] == true,
-        ..Options::new(image, dir.join(format!("{name}.rugixb")))
-    }
-}
+use crate::make_bundle::mixed_image;
+use crate::util::{
+    assert_file, assert_same_bytes, data, number, read_json, temp_dir, text, vector, Outcome, Run,
+};
 
 fn packed(options: &Options) -> (Packed, Vec<u8>) {
     let packed = pack(options).unwrap_or_else(|error| panic!("{error}: {options:?}"));
@@ -55,88 +26,93 @@ fn packed(options: &Options) -> (Packed, Vec<u8>) {
     (packed, bundle)
 }
 
-/// A bundle in two: its manifest, and everything else.
-fn without_manifest(bundle: &[u8]) -> (Value, Vec<u8>) {
-    // BUNDLE and BUNDLE_HEADER, the tag of the manifest, a length of two bytes at the most.
-    let at = bundle.iter().position(|byte| *byte == b'{').unwrap();
-    assert_eq!(bundle[10..14], [0x16, 0x1a, 0xa2, 0x42]);
-    assert!((15..=17).contains(&at));
-    let mut values = serde_json::Deserializer::from_slice(&bundle[at..]).into_iter::<Value>();
-    let manifest = values.next().unwrap().unwrap();
-    let rest = &bundle[at + values.byte_offset()..];
-    (manifest, [&bundle[..14], rest].concat())
+fn encoded(
+    chunker: &str,
+    hash: HashAlgorithm,
+    deduplicate: bool,
+    level: Option<u32>,
+) -> pack::manifest::BlockEncoding {
+    pack::encoding(Chunker::parse(chunker).unwrap(), hash, deduplicate, level)
+}
+
+/// A folder as the bundler takes it, with what a golden bundle was made of.
+fn folder_of(name: &str, dir: &Path) -> PathBuf {
+    let folder = dir.join(name);
+    fs::create_dir(&folder).unwrap();
+    // A link, as build systems like to make.
+    fs::create_dir(dir.join("files")).unwrap();
+    symlink("../files", folder.join("payloads")).unwrap();
+    let manifest = vector(&format!("manifests/{name}.toml"));
+    fs::write(folder.join(FILE), manifest).unwrap();
+    let facts = read_json(data(&format!("vectors/bundles/{name}.json")));
+    for payload in facts["manifest"]["payloads"].as_array().unwrap() {
+        let file = text(payload, "/filename");
+        let of = match file.ends_with(".img") {
+            true => "images",
+            false => "payloads",
+        };
+        let bytes = vector(&format!("{of}/{file}"));
+        fs::write(dir.join("files").join(file), bytes).unwrap();
+    }
+    folder
 }
 
 #[test]
-fn makes_the_same_bytes_as_the_reference() {
-    for name in [
-        "casync64-xz-dedup",
-        "casync8-xz-dedup",
-        "fixed4-none-dedup-new",
-    ] {
+fn folders_make_the_same_bytes_as_the_reference() {
+    let mut tried = 0;
+    for manifest in fs::read_dir(data("vectors/manifests")).unwrap() {
+        let path = manifest.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
         let dir = temp_dir();
-        let (packed, bundle) = packed(&options_of(name, dir.path()));
-        assert_same_bytes(&bundle, &vector(&format!("bundles/{name}.rugixb")), name);
+        let folder = folder_of(name, dir.path());
+        let run = Run::new(["pack", "-q"]).arg(folder);
+        let run = run.arg("-o").arg(dir.path().join("out")).run();
+        run.expect_exit(0);
+        let golden = vector(&format!("bundles/{name}.rugixb"));
+        assert_same_bytes(&fs::read(dir.path().join("out")).unwrap(), &golden, name);
         let facts = read_json(data(&format!("vectors/bundles/{name}.json")));
-        assert_eq!(
-            packed.hash.to_string(),
-            text(&facts, "/bundle-hash"),
-            "{name}"
-        );
+        assert_eq!(run.stdout.trim(), text(&facts, "/bundle-hash"), "{name}");
+        run.expect(run.stderr.is_empty(), "quiet is quiet");
+        tried += 1;
     }
+    assert_eq!(tried, 25);
 }
 
+/// The command line says all that a folder may leave to the bundler's defaults.
 #[test]
-fn makes_the_same_bytes_as_the_reference_but_for_the_manifest() {
-    for name in [
-        "casync8-empty",
-        "casync8-sha256",
-        "casync8-sha512",
-        "casync8-sha512-256",
-        "dups-casync1-xz-dedup",
-        "dups-casync1-xz-nodedup",
-        "dups-fixed4-dedup",
-        "dups-fixed4-nodedup",
-        "dups-fixed4-xz-dedup",
-        "dups-fixed4-xz-nodedup",
-        "fixed4-empty",
-        "fixed4-exact",
-        "fixed4-none",
-        "fixed4-xz",
-        "signed-base",
+fn images_make_the_same_bytes_as_the_reference() {
+    for (name, options) in [
+        ("casync64-xz-dedup", &[][..]),
+        ("casync8-xz-dedup", &["--chunker", "casync-8"]),
+        (
+            "fixed4-none-dedup-new",
+            &["--chunker=fixed-4", "--compression=none", "--hash=sha256"],
+        ),
     ] {
         let dir = temp_dir();
-        let (_, bundle) = packed(&options_of(name, dir.path()));
-        let (manifest, rest) = without_manifest(&bundle);
-        let (golden_manifest, golden_rest) =
-            without_manifest(&vector(&format!("bundles/{name}.rugixb")));
-        assert_same_bytes(&rest, &golden_rest, name);
-        includes(&manifest, &golden_manifest, name);
-    }
-}
-
-/// Each value of the golden manifest stands in ours, which spells out the defaults too.
-fn includes(ours: &Value, golden: &Value, name: &str) {
-    match golden {
-        Value::Object(fields) => fields
-            .iter()
-            .for_each(|(key, value)| includes(&ours[key], value, name)),
-        Value::Array(items) => {
-            assert_eq!(ours.as_array().map(Vec::len), Some(items.len()), "{name}");
-            (0..items.len()).for_each(|i| includes(&ours[i], &items[i], name));
-        }
-        value => assert_eq!(ours, value, "{name}"),
+        let image = dir.path().join("new.img");
+        fs::write(&image, vector("images/new.img")).unwrap();
+        let out = dir.path().join("out");
+        let run = Run::new(["pack"]).arg(image).arg("-o").arg(&out);
+        run.args(options).run().expect_exit(0);
+        let golden = vector(&format!("bundles/{name}.rugixb"));
+        assert_same_bytes(&fs::read(out).unwrap(), &golden, name);
     }
 }
 
 #[test]
 fn reads_back_as_it_was_packed() {
     let dir = temp_dir();
-    let mut options = options_of("dups-casync1-xz-dedup", dir.path());
-    options.slot = "root \"a\"".into();
-    options.hash = HashAlgorithm::Sha256;
+    let image = vector("payloads/dups.bin");
+    let path = dir.path().join("dups.bin");
+    fs::write(&path, &image).unwrap();
+    let options = Options::of_slots(
+        vec![("root \"a\"".into(), path)],
+        &encoded("casync-1", HashAlgorithm::Sha256, true, Some(6)),
+        dir.path().join("out"),
+    );
     let (packed, _) = packed(&options);
-    let image = fs::read(&options.image).unwrap();
+    let of = &packed.payloads[0];
     let cursor = Cursor::open(
         &Location::File(options.output.clone()),
         &Access::default(),
@@ -145,193 +121,318 @@ fn reads_back_as_it_was_packed() {
     .unwrap();
     let mut opening = open(cursor, &Trust::Hash(packed.hash)).unwrap();
     let header = opening.header().clone();
-    assert!(header.incremental);
+    assert!(!header.incremental);
     let [entry] = header.entries.as_slice() else {
         panic!("{header:?}")
     };
     assert_eq!(entry.delivery, Delivery::Slot("root \"a\"".into()));
-    assert_eq!(entry.digest, packed.payload);
+    assert_eq!(entry.digest, of.digest);
     assert_eq!(entry.digest, HashAlgorithm::Sha256.digest(&image));
-    let index = opening
-        .next_payload()
-        .unwrap()
-        .unwrap()
-        .payload
-        .index
-        .unwrap();
+    let opened = opening.next_payload().unwrap().unwrap();
+    let index: Index = opened.payload.index.unwrap();
     assert!(opening.next_payload().unwrap().is_none());
-    assert_eq!(index.chunker(), options.chunker);
+    assert_eq!(index.chunker(), Chunker::parse("casync-1").unwrap());
     assert_eq!(index.algorithm(), HashAlgorithm::Sha256);
     assert_eq!(index.compression(), Compression::Xz);
     assert!(index.deduplicated());
-    assert_eq!(index.len() as u64, packed.blocks);
+    assert_eq!(index.len() as u64, of.blocks);
     let stored: Vec<_> = index.blocks().filter_map(|block| block.stored()).collect();
-    assert_eq!(stored.len() as u64, packed.stored_blocks);
+    assert_eq!(stored.len() as u64, of.stored_blocks);
     let stored_size: u64 = stored.iter().map(|range| range.end - range.start).sum();
-    assert_eq!(stored_size, packed.stored_size);
-    assert!(packed.stored_blocks < packed.blocks);
-    assert_eq!(packed.payload_size, image.len() as u64);
+    assert_eq!(stored_size, of.stored_size);
+    assert!(of.stored_blocks < of.blocks);
+    assert_eq!(of.size, image.len() as u64);
+}
+
+fn install(dir: &Path, hash: &str, targets: &[&str]) -> Outcome {
+    let run = Run::new(["install", "bundle", "--bundle-hash", hash.trim()]);
+    run.args(targets).dir(dir).run()
 }
 
 #[test]
 fn installs_what_it_packed() {
     let dir = temp_dir();
     let image = vector("images/new.img");
-    let path = dir.path().join("new.img");
-    fs::write(&path, &image).unwrap();
-    for (number, options) in [
-        &[][..],
-        &["--chunker", "fixed-4", "--compression", "none"],
-        &[
-            "--chunker",
-            "casync-1",
-            "--no-deduplicate",
-            "--hash",
-            "sha512",
-        ],
+    fs::write(dir.path().join("new.img"), &image).unwrap();
+    for options in [
+        &["--chunker", "fixed-4", "--compression", "none"][..],
+        &["--chunker=casync-1", "--no-deduplicate", "--hash=sha512"],
         &["--compression", "xz:0", "--slot", "other"],
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let bundle = dir.path().join(format!("{number}.rugixb"));
-        let target = dir.path().join(format!("{number}.img"));
-        let run = reflash(
-            [
-                "pack".as_ref(),
-                path.as_os_str(),
-                "--output".as_ref(),
-                bundle.as_os_str(),
-            ]
-            .into_iter()
-            .chain(options.iter().map(AsRef::as_ref)),
-        );
+    ] {
+        let run = Run::new(["pack", "new.img", "--output", "bundle"]);
+        let run = run.args(options).dir(dir.path()).run();
         run.expect_exit(0);
-        let hash = run.stdout.trim();
-        reflash([
-            "install".as_ref(),
-            bundle.as_os_str(),
-            "--target".as_ref(),
-            target.as_os_str(),
-            "--bundle-hash".as_ref(),
-            hash.as_ref(),
-        ])
+        run.expect_stderr("new.img: 1.0 MiB in ");
+        run.expect_stderr("\nbundle: ");
+        install(dir.path(), &run.stdout, &["--target", "target"]).expect_exit(0);
+        assert_file(dir.path().join("target"), &image);
+        fs::remove_file(dir.path().join("target")).unwrap();
+    }
+}
+
+/// Several slots, from the command line and from a folder: packed, told of, and installed, each to its
+/// place.
+#[test]
+fn several_payloads_go_to_their_slots() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name);
+    let (boot, system) = (mixed_image(150_000, 1), mixed_image(700_000, 2));
+    fs::write(path("boot.img"), &boot).unwrap();
+    fs::write(path("system.img"), &system).unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    symlink(dir.path(), path("folder/payloads")).unwrap();
+    fs::write(
+        path("folder").join(FILE),
+        "update-type = 'full'\n\
+         [[payloads]]\nfilename = 'boot.img'\n\
+         delivery = { type = 'slot', slot = 'boot' }\n\
+         block-encoding = { chunker = 'fixed-4' }\n\
+         [[payloads]]\nfilename = 'system.img'\n\
+         delivery = { type = 'slot', slot = 'system' }\n\
+         [payloads.block-encoding]\nchunker = 'casync-8'\n\
+         compression = { type = 'xz', level = 9 }\n",
+    )
+    .unwrap();
+    for (words, chunkers) in [
+        (
+            &["--slot", "boot=boot.img", "--slot=system=system.img"][..],
+            ["casync-64", "casync-64"],
+        ),
+        (&["folder", "--fit-dictionary"], ["fixed-4", "casync-8"]),
+    ] {
+        let run = Run::new(["pack", "-o", "bundle"]).args(words);
+        let run = run.dir(dir.path()).run();
+        run.expect_exit(0)
+            .expect_stderr("system.img: 683.6 KiB in ");
+        let told = Run::new(["inspect", "bundle", "--json"]).dir(dir.path());
+        let told = told.run().json();
+        assert_eq!(text(&told, "/hash"), run.stdout.trim());
+        for (number, slot, chunker) in [(0, "boot", chunkers[0]), (1, "system", chunkers[1])] {
+            let of = |field: &str| format!("/payloads/{number}/{field}");
+            assert_eq!(text(&told, &of("name/0")), slot);
+            assert_eq!(text(&told, &of("blocks/chunker")), chunker);
+        }
+        install(
+            dir.path(),
+            &run.stdout,
+            &["--slot", "system=s", "--slot", "boot=b"],
+        )
         .expect_exit(0);
-        assert_same_bytes(&fs::read(&target).unwrap(), &image, &format!("{options:?}"));
+        assert_file(path("s"), &system);
+        assert_file(path("b"), &boot);
+        fs::remove_file(path("s")).unwrap();
+        fs::remove_file(path("b")).unwrap();
     }
 }
 
 #[test]
 fn refuses_what_it_cannot_pack_and_leaves_nothing_behind() {
     let dir = temp_dir();
-    let image = dir.path().join("image");
-    fs::write(&image, vec![7; 300_000]).unwrap();
-    let output = dir.path().join("out.rugixb");
-    let fine = Options::new(&image, &output);
-    let refuse = |options: &Options, exit: u8, reason: &str| {
-        let error = pack(options).expect_err(reason);
-        assert_eq!(error.class().exit_code(), exit, "{error}");
-        assert!(error.to_string().contains(reason), "{error}");
-        let mut left: Vec<_> = fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
-            .collect();
-        left.sort();
-        assert_eq!(left, ["image"], "{error}");
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("image"), vec![7; 300_000]).unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    fs::create_dir(path("folder/payloads")).unwrap();
+    fs::create_dir(path("empty")).unwrap();
+    let manifest = |filename: &str| {
+        format!(
+            "update-type = 'full'\n[[payloads]]\nfilename = '{filename}'\n\
+             delivery = {{ type = 'slot', slot = 's' }}\n"
+        )
     };
-    let with = |change: &dyn Fn(&mut Options)| {
-        let mut options = fine.clone();
-        change(&mut options);
-        options
+    fs::write(path("folder").join(FILE), manifest("gone.img")).unwrap();
+    fs::write(path("out"), "before").unwrap();
+    let refuse = |words: &[&str], said: &str| {
+        let run = Run::new(["pack"]).args(words).dir(dir.path()).run();
+        run.expect_exit(2).expect_stderr(said);
+        run.expect(run.stdout.is_empty(), "there is no hash of nothing");
+        let names = fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["empty", "folder", "image", "out"], "{words:?}");
+        // An output that is there stays until the new one is complete.
+        assert_file(path("out"), b"before");
+        assert_file(path("image"), &[7; 300_000]);
     };
-    let chunker = |name: &str| Chunker::parse(name).unwrap();
-    refuse(
-        &with(&|o| o.chunker = chunker("casync-16385")),
-        2,
-        "casync-16385",
-    );
-    refuse(&with(&|o| o.compression = Some(10)), 2, "level 10");
-    refuse(&with(&|o| o.slot = String::new()), 2, "slot");
-    refuse(&with(&|o| o.output = image.clone()), 2, "image itself");
-    refuse(&with(&|o| o.image = dir.path().join("gone")), 2, "gone");
-    refuse(&with(&|o| o.image = dir.path().into()), 2, "neither a file");
-    refuse(
-        &with(&|o| o.image = "/dev/null".into()),
-        2,
-        "neither a file",
-    );
-    refuse(
-        &with(&|o| o.output = "/dev/full".into()),
-        2,
-        "no regular file",
-    );
-    refuse(
-        &with(&|o| o.output = dir.path().into()),
-        2,
-        "no regular file",
-    );
-    let nowhere = dir.path().join("gone/out");
-    refuse(&with(&|o| o.output = nowhere.clone()), 2, "gone/out");
-    assert!(matches!(
-        pack(&with(&|o| o.output = nowhere.clone())),
-        Err(Error::Output { .. })
-    ));
-    assert_eq!(fs::read(&image).unwrap(), vec![7; 300_000]);
+    for (words, said) in [
+        (
+            &["image", "-o", "out", "--chunker", "casync-16385"][..],
+            "casync-16385",
+        ),
+        (&["image", "-o", "out", "--compression", "xz:10"], "xz:10"),
+        (&["image", "-o", "out", "--slot", ""], "no name for a slot"),
+        (
+            &["image", "-o", "out", "--slot", "a=b"],
+            "what is image for?",
+        ),
+        (
+            &["image", "-o", "out", "--slot=a", "--slot=b"],
+            "what is image for?",
+        ),
+        (&["-o", "out", "--slot", "a"], "NAME=PATH"),
+        (
+            &["-o", "out", "--slot=a=image", "--slot=a=x"],
+            "given twice",
+        ),
+        (
+            &["-o", "out", "--slot=a=image", "--slot=b=x/image"],
+            "the same name",
+        ),
+        (&["-o", "out"], "a bundle of what?"),
+        (&["image", "-o", "image"], "image itself"),
+        (&["gone", "-o", "out"], "gone"),
+        (&["/dev/null", "-o", "out"], "neither a file"),
+        (&["image", "-o", "/dev/full"], "no regular file"),
+        (&["image", "-o", "empty"], "no regular file"),
+        (&["image", "-o", "gone/out"], "gone/out"),
+        (&["empty", "-o", "out"], "empty/rugix-bundle.toml"),
+        (&["folder", "-o", "out"], "payloads/gone.img"),
+        (
+            &["folder", "-o", "out", "--hash=sha256"],
+            "--hash is for images",
+        ),
+    ] {
+        refuse(words, said);
+    }
+    // The image's own path: nothing above the folder is read.
+    for filename in ["../../image", "/etc/hostname", "a/../b"] {
+        fs::write(path("folder").join(FILE), manifest(filename)).unwrap();
+        refuse(&["folder", "-o", "out"], "below payloads/");
+    }
+    fs::create_dir(path("folder/components")).unwrap();
+    refuse(&["folder", "-o", "out"], "folder/components");
 
-    // And an output that is there stays until the new one is complete.
-    fs::write(&output, "before").unwrap();
-    pack(&with(&|o| o.slot = String::new())).expect_err("no slot");
-    assert_eq!(fs::read(&output).unwrap(), b"before");
-    let link = dir.path().join("link");
-    std::os::unix::fs::symlink(&output, &link).unwrap();
-    let packed = pack(&with(&|o| o.output = link.clone())).unwrap();
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!(fs::metadata(&output).unwrap().len(), packed.size);
+    // Through a link it is what the link names that is written.
+    symlink("out", path("link")).unwrap();
+    let run = Run::new(["pack", "image", "-o", "link"])
+        .dir(dir.path())
+        .run();
+    run.expect_exit(0);
+    assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
+    assert!(fs::read(path("out")).unwrap().starts_with(b"kPt\x1c"));
+}
+
+/// A bundle of an xz file is a good bundle, and bricks a device.
+#[test]
+fn warns_of_an_image_that_is_packed_already() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("root.img.xz"), b"\xfd7zXZ\0\0\x04 and so on").unwrap();
+    fs::write(path("bundle"), vector("bundles/plain.rugixb")).unwrap();
+    for (image, kind) in [("root.img.xz", "an xz file"), ("bundle", "a bundle")] {
+        let run = Run::new(["pack", image, "-o", "out"]).dir(dir.path()).run();
+        let said = format!("warning: {image} looks like {kind}, and slot system would hold it");
+        run.expect_exit(0).expect_stderr(&said);
+    }
+}
+
+/// Lines and JSON in turn: percent never falls, is 100 only in the last line before the end, and what
+/// is done is the result.
+#[test]
+fn tells_how_far_it_is() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name);
+    fs::write(path("old"), mixed_image(2_000_000, 1)).unwrap();
+    fs::write(path("new"), mixed_image(2_100_000, 1)).unwrap();
+    for (words, phases) in [
+        (
+            &["pack", "new", "-o", "bundle"][..],
+            &["cut", "compress"][..],
+        ),
+        (&["index", "new", "-o", "index"], &["cut"]),
+        (
+            &[
+                "estimate",
+                "old",
+                "new",
+                "--compression",
+                "xz:0",
+                "--chunker=casync-8",
+                "--chunker=fixed-4",
+            ],
+            &["compare"],
+        ),
+    ] {
+        let run = Run::new(words.iter().copied()).arg("--progress=json");
+        let run = run.dir(dir.path()).run();
+        run.expect_exit(0);
+        let lines = run.json_lines();
+        assert_eq!(lines[0]["event"], "start", "{words:?}");
+        let [middle @ .., last] = &lines[1..] else {
+            panic!("{words:?}")
+        };
+        assert_eq!(last["event"], "done", "{words:?}");
+        assert_eq!(number(last, "/report/schema"), 1);
+        let mut percent = -1.0;
+        for line in middle {
+            assert_eq!(line["event"], "progress", "{words:?}");
+            assert!(phases.contains(&text(line, "/phase")), "{line}");
+            let now = line["percent"].as_f64().unwrap();
+            assert!(now >= percent && (now < 100.0) != std::ptr::eq(line, middle.last().unwrap()));
+            assert!(number(line, "/bytes") <= number(line, "/bytes_total"));
+            percent = now;
+        }
+        assert_eq!(percent, 100.0, "{words:?}");
+        // The same for people, and not at all.
+        let run = Run::new(words.iter().copied()).dir(dir.path()).run();
+        run.expect_exit(0);
+        run.expect_stderr(&format!(" % {}: ", phases[0]));
+        let run = Run::new(words.iter().copied()).arg("-q");
+        let run = run.dir(dir.path()).run();
+        run.expect(run.stderr.is_empty(), "quiet is quiet");
+    }
+    let run = Run::new(["pack", "gone", "-o", "x", "--progress=json"]);
+    let run = run.dir(dir.path()).run();
+    run.expect_exit(2).expect_stderr("cannot read gone");
+    let failed = run.json_lines().pop().unwrap();
+    assert_eq!(failed["event"], "failed");
+    assert_eq!(number(&failed, "/report/exit"), 2);
 }
 
 /// What it costs to unpack a block is told by the header of its stream.
 #[test]
 fn a_dictionary_can_be_fitted_to_the_blocks() {
     let dir = temp_dir();
-    let image = dir.path().join("image");
     let plain = vector("images/new.img");
+    let image = dir.path().join("image");
     fs::write(&image, &plain).unwrap();
-    let mut options = Options::new(&image, dir.path().join("bundle"));
-    // The last byte of a block header is the dictionary: 2 to the power of half of it and 12.
+    // The last byte of a block header is the dictionary: two or three times a power of two.
     let dictionaries = |bundle: &[u8]| {
         let starts = bundle.windows(8).enumerate();
         let starts = starts.filter(|(_, bytes)| *bytes == b"\xfd7zXZ\0\0\x04");
         let all = starts.map(|(at, _)| {
             assert_eq!(bundle[at + 14..at + 16], [0x21, 1]);
-            bundle[at + 16]
+            let bits = u32::from(bundle[at + 16]);
+            (2 | bits & 1) << (bits / 2 + 11)
         });
-        all.collect::<Vec<u8>>()
+        all.collect::<Vec<u32>>()
     };
-    let (usual, bundle) = packed(&options);
-    assert!(
-        dictionaries(&bundle).iter().all(|bits| *bits == 22),
-        "8 MiB"
-    );
-    options.fit_dictionary = true;
-    let (fitted, bundle) = packed(&options);
-    let small = dictionaries(&bundle)
-        .iter()
-        .filter(|bits| **bits == 12)
-        .count();
-    assert_eq!(small as u64, fitted.stored_blocks, "256 KiB");
-    assert_eq!(fitted.payload, usual.payload);
-    assert!(fitted.size.abs_diff(usual.size) < usual.size / 100);
     let target = dir.path().join("target");
-    let install = reflash(
-        ["install", &options.output.display().to_string(), "--target"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain([
-                target.display().to_string(),
-                "--bundle-hash".to_owned(),
-                fitted.hash.to_string(),
-            ]),
-    );
-    install.expect_exit(0);
-    assert_same_bytes(&fs::read(&target).unwrap(), &plain, "installed");
+    for (chunker, level, of_level, most) in [
+        ("casync-64", 6, 8 << 20, 256 << 10),
+        ("casync-64", 9, 64 << 20, 256 << 10),
+        ("fixed-20", 6, 8 << 20, 24 << 10),
+        ("fixed-4", 9, 64 << 20, 16 << 10),
+        // Smaller than a block already.
+        ("fixed-1024", 0, 256 << 10, 256 << 10),
+    ] {
+        let encoding = encoded(chunker, HashAlgorithm::Sha512_256, true, Some(level));
+        let slots = vec![("system".to_owned(), image.clone())];
+        let mut options = Options::of_slots(slots, &encoding, dir.path().join("bundle"));
+        let (usual, bundle) = packed(&options);
+        let stated = dictionaries(&bundle);
+        assert!(stated.iter().all(|size| *size == of_level), "{chunker}");
+        options.fit_dictionary = true;
+        let (fitted, bundle) = packed(&options);
+        let stated = dictionaries(&bundle);
+        // Every block, and the two lists.
+        assert_eq!(stated.len() as u64, fitted.payloads[0].stored_blocks + 2);
+        let largest = stated.iter().max().unwrap();
+        assert!(*largest <= most, "{chunker}: {largest}");
+        assert_eq!(fitted.payloads[0].digest, usual.payloads[0].digest);
+        assert!(fitted.size.abs_diff(usual.size) < usual.size / 100);
+        let hash = fitted.hash.to_string();
+        install(dir.path(), &hash, &["--target", "target"]).expect_exit(0);
+        assert_file(&target, &plain);
+        fs::remove_file(&target).unwrap();
+    }
 }

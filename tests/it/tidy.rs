@@ -10,7 +10,7 @@ const MAX_LINES: usize = 900;
 
 /// Which file of `src` may name which other one. Things first, then stages, then what is around
 /// them. A new file gets a line here, and with it a place in the picture.
-const IMPORTS: [(&str, &[&str]); 43] = [
+const IMPORTS: [(&str, &[&str]); 44] = [
     // Things: plain values, formats, and the outside world. None knows of a stage,
     ("hash", &[]),
     ("error", &["hash"]),
@@ -37,7 +37,11 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     ("terminal", &[]),
     ("notify", &[]),
     ("report", &["error", "http", "terminal"]),
-    ("console", &["error", "notify", "report", "terminal"]),
+    ("work", &[]),
+    (
+        "console",
+        &["error", "notify", "report", "terminal", "work"],
+    ),
     ("link", &[]),
     ("old", &["scan"]),
     ("retry", &["error", "http"]),
@@ -96,12 +100,15 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     // Around them: the tools that make indexes and bundles, and the command line.
     (
         "index",
-        &["chunker", "error", "hash", "image", "output", "rugix"],
+        &[
+            "chunker", "error", "hash", "image", "output", "rugix", "work",
+        ],
     ),
     (
         "pack",
         &[
-            "chunker", "error", "hash", "image", "output", "rugix", "scan", "stlv", "xz",
+            "chunker", "error", "hash", "image", "output", "rugix", "scan", "stlv", "terminal",
+            "work",
         ],
     ),
     (
@@ -113,8 +120,8 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     (
         "estimate",
         &[
-            "bundle", "chunker", "error", "hash", "image", "install", "link", "old", "output",
-            "pack", "plan", "remote", "scan", "seed", "terminal",
+            "bundle", "chunker", "error", "hash", "image", "install", "link", "old", "open",
+            "output", "pack", "plan", "remote", "rugix", "scan", "seed", "terminal", "work", "xz",
         ],
     ),
     (
@@ -133,14 +140,14 @@ const STAGES: [&str; 11] = [
 ];
 
 /// The only files that may name a crate, for all crates but `log`.
-const CRATES: [(&str, &[&str]); 20] = [
+const CRATES: [(&str, &[&str]); 21] = [
     ("argh", &["args"]),
     ("crc", &["xz"]),
     // The others only wait on what fetch gives them.
     ("crossbeam_channel", &["fetch", "hash", "retry", "ordered"]),
     ("der", &["trust"]),
     ("ed25519_dalek", &["trust/key"]),
-    ("liblzma", &["pack"]),
+    ("liblzma", &["pack/encoder"]),
     ("lzma_rs", &["xz/lzma2"]),
     ("lzma_rust2", &["xz/lzma2"]),
     ("p256", &["trust/key"]),
@@ -166,6 +173,7 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("sha2", &["hash", "trust/key", "xz"]),
     ("signal_hook", &["main"]),
     ("socket2", &["connect"]),
+    ("toml", &["pack/manifest"]),
     // The second one only what ureq lets others put below it.
     ("ureq", &["http", "connect"]),
 ];
