@@ -19,7 +19,7 @@ use crate::bundle::{Delivery, Entry, Header, Payload};
 use crate::device::{Care, Target};
 use crate::error::{Error, Result};
 use crate::fetch;
-use crate::hash::Digest;
+use crate::hash::{Digest, Trailing};
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening, Trust};
@@ -55,6 +55,9 @@ const STORED_SHARE: u64 = 2;
 /// half (67 MiB at the peak of a 1.4 GB install with the default budget of 32).
 const UNPACKED_SHARE: u64 = 4;
 
+/// The part for what waits for the payload digest: this fraction, taken from what is unpacked ahead.
+const DIGEST_SHARE: u64 = 16;
+
 /// The part for blocks of a target's old content that are saved before they are written over: this
 /// fraction. With such content what comes and what is unpacked get less, to make room for it.
 const SAVED_SHARE: u64 = 4;
@@ -66,6 +69,8 @@ struct Shares {
     stored: u64,
     /// For what is unpacked ahead.
     unpacked: u64,
+    /// For what waits for the payload digest.
+    digest: u64,
     /// For what is saved of the target's old content.
     saved: u64,
 }
@@ -78,11 +83,13 @@ pub const MEMORY: u64 = 32 << 20;
 
 impl Shares {
     fn new(memory: u64, old: &Old) -> Self {
-        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE);
+        let digest = memory / DIGEST_SHARE;
+        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE - digest);
         if old.is_empty() {
             Self {
                 stored,
                 unpacked,
+                digest,
                 saved: 0,
             }
         } else {
@@ -90,6 +97,7 @@ impl Shares {
             Self {
                 stored: stored - saved / 2,
                 unpacked: unpacked - saved / 2,
+                digest,
                 saved,
             }
         }
@@ -221,7 +229,9 @@ impl Source<'_> {
     ) -> Result<R> {
         let clients = match self {
             Self::Ranges(clients) => clients,
-            Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
+            Self::Cursor(cursor) => {
+                return unpacker.run(|| writer(&mut Supply::Cursor(cursor, spans, unpacker)))
+            }
         };
         unpacker.run(|| {
             fetch::with_workers(
@@ -438,7 +448,7 @@ impl Run<'_> {
         let Prepared {
             mut opening,
             mut clients,
-            mut seeds,
+            seeds,
             shape,
             mut decided,
         } = self.prepare(opening, destinations, targets)?;
@@ -465,7 +475,7 @@ impl Run<'_> {
                 shape: &shape,
                 is_last: decided.opened.payload.number + 1 == entries.len(),
             };
-            self.install_payload(job, decided, &mut source, &mut seeds)?;
+            self.install_payload(job, decided, &mut source, &seeds)?;
         }
         // If nothing had to be fetched, nothing is.
         if clients.is_empty() && targets.iter().any(Target::touched) {
@@ -605,7 +615,7 @@ impl Run<'_> {
         job: Job<'_>,
         decided: Decided,
         source: &mut Source<'_>,
-        seeds: &mut [Seed],
+        seeds: &[Seed],
     ) -> Result<()> {
         let Job { entry, target, .. } = job;
         let Decided {
@@ -623,13 +633,14 @@ impl Run<'_> {
         // What is all there needs no look at the bundle's end.
         let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
         let closing = self.closing(&payload, wanted);
-        let ahead = Ahead::new(shares.unpacked);
+        let ahead = Ahead::new(shares.unpacked, !seeds.is_empty());
         if self.options.discard && old.is_empty() {
             target.discard_first(plan.least_size);
         }
+        let hasher = Trailing::new(entry.digest.algorithm(), shares.digest);
         let mut writer = Writer::new(
             &payload,
-            entry,
+            (entry.digest, hasher),
             target,
             (&old, Survival::new(shares.saved)),
             seeds,
@@ -639,7 +650,7 @@ impl Run<'_> {
         let result = loop {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
-            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, &ahead);
+            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, &ahead);
             let terms = (&self.options.access.policy, shares.stored);
             let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
                 let outcome = writer.run(&plan, &spans, supply)?;

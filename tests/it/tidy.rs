@@ -59,7 +59,7 @@ const IMPORTS: [(&str, &[&str]); 43] = [
     ),
     ("plan", &["bundle", "old", "seed"]),
     ("fetch", &["error", "http", "retry"]),
-    ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
+    ("unpack", &["bundle", "fetch", "hash", "plan", "seed", "xz"]),
     (
         "write",
         &[
