@@ -32,7 +32,7 @@ use crate::report::{
 use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
-use crate::write::{Outcome, Supply, Writer};
+use crate::write::{InOrder, Outcome, Supply, Writer};
 
 pub use targets::{destinations, Targets};
 
@@ -230,7 +230,8 @@ impl Source<'_> {
         let clients = match self {
             Self::Ranges(clients) => clients,
             Self::Cursor(cursor) => {
-                return unpacker.run(|| writer(&mut Supply::Cursor(cursor, spans, unpacker)))
+                let in_order = InOrder::new(cursor, spans, unpacker, budget);
+                return unpacker.run(|| writer(&mut Supply::Cursor(in_order)));
             }
         };
         unpacker.run(|| {

@@ -12,7 +12,7 @@
 //! The threads that hold connections do not unpack. They would have to wait for room when the writer
 //! is far behind, and their connections with them, just when bytes could be got for later.
 //!
-//! Where they have nothing to unpack, they read and verify what comes from seeds (`seeded`).
+//! A thread that has nothing to unpack reads and verifies what comes from seeds (`seeded`).
 //!
 //! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the size that
 //! its xz stream states; a block that turns out larger is refused by that bound. Where the budget is
@@ -21,19 +21,24 @@
 //!
 //! # Where the time of an install goes
 //!
-//! Instructions and nanoseconds for each byte on one core of a server processor (x86_64, release
-//! profile; `make bench-cpu` measures them anew):
+//! Instructions for each byte: x86_64 as `make bench-cpu` counts them anew; aarch64 (with its SHA-512
+//! instructions) and armv7 as qemu counts them, from the difference of two sizes (machine code, profile
+//! `small`). Nanoseconds on one core of a server processor.
 //!
-//! | what | of which bytes | instructions | ns | where |
-//! |---|---|---|---|---|
-//! | LZMA2 with its checks | fetched | 235 | 16 to 27 | these threads, or the writer |
-//! | digest of the block | all | 32 | 1.8 to 2.4 | these threads if fetched, else the writer |
-//! | payload digest | all | 32 | 1.8 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
-//! | cutting and hashing a seed | seed without index | 63 | 3.1 | [`scan`](crate::scan), all cores |
-//! | reading a seed, writing | all | 0.3 | 0.4 | the writer; the kernel's copies |
+//! | what | of which bytes | x86_64 | aarch64 | armv7 | ns | where |
+//! |---|---|---|---|---|---|---|
+//! | LZMA2 with its checks | fetched | 235 | 182 | 211 | 16 to 27 | these threads, or the writer |
+//! | digest of the block | all | 32 | 17 | 80 | 1.6 to 2.4 | these threads, or the writer |
+//! | payload digest | all | 32 | 17 | 80 | 1.6 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
+//! | digest of a seed's block | seed without index | 32 | 17 | 80 | 1.6 to 2.4 | [`scan`](crate::scan), all cores |
+//! | cutting a seed | seed without index | 9 | | | 0.7 | the same |
+//! | reading a seed, writing | all | 0.3 | | | 0.4 | who verifies; the writer; the kernel's copies |
+//!
+//! Without SHA-512 instructions a digest takes aarch64 25 a byte.
 //!
 //! So a fetched byte costs as much as ten from a seed, and is decompressed wherever a core is free.
-//! In stretches that come from seeds the writer and the payload digest keep two cores busy.
+//! In stretches that come from seeds the digests take the time, and all cores share in them; on armv7
+//! they are most of all there is to do.
 
 mod seeded;
 
@@ -277,6 +282,11 @@ impl<'p, 'b> Unpacker<'p, 'b> {
         })
     }
 
+    /// Whether spans that are handed in before the writer wants them are unpacked.
+    pub fn is_of_use(&self) -> bool {
+        self.threads > 0 && self.is_packed
+    }
+
     /// Span `number` as far as it is unpacked, if it came through the pool. A thread that has one of
     /// its blocks in hand is waited for.
     pub fn claim(&self, number: usize) -> Option<Span<'b>> {
@@ -452,7 +462,7 @@ impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
     fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Span<'b> {
         let first = |number: usize| self.plan.span_starts.get(number).copied();
         let place = number.and_then(|number| Some((number, first(number)?)));
-        let Some((number, first)) = place.filter(|_| self.threads > 0 && self.is_packed) else {
+        let Some((number, first)) = place.filter(|_| self.is_of_use()) else {
             return Span::new(bytes);
         };
         let pending = Pending {

@@ -21,67 +21,24 @@
 //! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Without`]: one new plan
 //! without that seed is cheaper than a round trip for each of its blocks.
 
+mod supply;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::bundle::{Block, Compression, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
-use crate::fetch::Workers;
 use crate::hash::{Digest, Trailing, Verified, VerifiedBuf};
 use crate::old::{Old, Survival};
 use crate::plan::{Plan, Standing, Step};
-use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
 use crate::scan::Found;
 use crate::seed::{Place, Seed};
-use crate::unpack::{Span, Unpacker};
+use crate::unpack::Span;
 use crate::xz;
 
-/// Where the bytes of spans come from.
-#[derive(Debug)]
-pub enum Supply<'a, 'b, 's> {
-    /// Workers fetch them ahead, and they may be unpacked ahead too.
-    Workers(&'a mut Workers<'b, Span<'s>>, &'a Unpacker<'a, 's>),
-    /// They are read when they are needed: from a file, or from what comes only in order.
-    Cursor(&'a mut Cursor, &'a [Range<u64>], &'a Unpacker<'a, 's>),
-}
-
-impl<'s> Supply<'_, '_, 's> {
-    /// Span `number`; in ascending order.
-    pub fn take(&mut self, number: usize) -> Result<Span<'s>> {
-        match self {
-            Self::Workers(workers, unpacker) => {
-                let span = workers.take(number)?;
-                Ok(unpacker.claim(number).unwrap_or(span))
-            }
-            Self::Cursor(cursor, spans, _) => match spans.get(number) {
-                Some(span) => cursor.take(span.clone()).map(Span::new),
-                None => Err(Error::Internal("a step names a span that is not there")),
-            },
-        }
-    }
-
-    /// Block `number`, if it was read ahead from a seed.
-    fn take_seeded(&self, number: u32) -> Option<VerifiedBuf> {
-        match self {
-            Self::Workers(_, unpacker) | Self::Cursor(_, _, unpacker) => {
-                unpacker.take_seeded(number)
-            }
-        }
-    }
-
-    /// The bytes of a block that no span holds.
-    ///
-    /// With a cursor this never goes backwards: plans for it read through no gaps, so what was
-    /// read ends before the block that is being made.
-    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
-        match self {
-            Self::Workers(workers, _) => Ok(workers.take_urgent(range)?.stored),
-            Self::Cursor(cursor, ..) => cursor.take(range),
-        }
-    }
-}
+pub use self::supply::{InOrder, Supply};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

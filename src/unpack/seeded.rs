@@ -162,7 +162,7 @@ mod tests {
         // As after a new plan in the middle.
         let from = 3;
         let step = |number: u32| match number {
-            _ if number % 5 == 0 => Step::Fetch(0),
+            _ if number.is_multiple_of(5) => Step::Fetch(0),
             _ => Step::Seed(Place {
                 seed: 0,
                 offset: u64::from(number * SIZE),
@@ -180,7 +180,7 @@ mod tests {
             let ahead = Ahead::new(budget, true);
             let mut unpacker = Unpacker::new(Some(&index), &plan, &seeds, &ahead);
             unpacker.threads = 3;
-            let all = (from..BLOCKS).filter(|n| n % 5 != 0 && *n != 8);
+            let all = (from..BLOCKS).filter(|n| !n.is_multiple_of(5) && *n != 8);
             let taken = unpacker.run(|| {
                 let ready = || unpacker.pool().seeded.ready.len() as u64;
                 let started = Instant::now();
@@ -201,7 +201,9 @@ mod tests {
                     })
                     .collect::<Vec<_>>()
             });
-            assert!(taken.iter().all(|number| *number % 5 != 0 && *number != 8));
+            assert!(taken
+                .iter()
+                .all(|number| !number.is_multiple_of(5) && *number != 8));
             match room {
                 0 => assert!(taken.is_empty()),
                 100 => assert_eq!(taken, all.filter(|n| *n != 11).collect::<Vec<_>>()),
