@@ -12,7 +12,12 @@
 //! The discriminator `d` comes from the average in IEEE double arithmetic. Each block starts
 //! afresh: no hash state crosses a border, so the first `min - 48` bytes are never looked at. That
 //! also makes the borders re-synchronise after an insertion, and lets a scan be split among
-//! threads (see `seed.rs`).
+//! threads (see `scan.rs`).
+//!
+//! The hash moves on by one byte in two cycles, because each step needs the one before. So it takes
+//! `STRIDE` steps at once, of which all but that chain can be done side by side, and asks only
+//! then whether there was a border among them. Where all bytes are the same (blank media, holes),
+//! the hash stands still, and nothing is computed at all.
 
 use std::fmt;
 
@@ -21,9 +26,12 @@ const WINDOW: usize = 48;
 
 const KIB: u32 = 1024;
 
+/// Steps of the rolling hash between two looks at whether there was a border.
+const STRIDE: usize = 8;
+
 /// The 256 words of casync's buzhash.
 #[rustfmt::skip]
-const TABLE: [u32; 256] = [
+static TABLE: [u32; 256] = [
     0x458b_e752, 0xc107_48cc, 0xfbbc_dbb8, 0x6ded_5b68, 0xb10a_82b5, 0x20d7_5648, 0xdfc5_665f, 0xa842_8801,
     0x7ebf_5191, 0x8411_35c7, 0x65cc_53b3, 0x280a_597c, 0x16f6_0255, 0xc78c_bc3e, 0x2944_15f5, 0xb938_d494,
     0xec85_c4e6, 0xb7d3_3edc, 0xe549_b544, 0xfded_a5aa, 0x882b_f287, 0x3116_737c, 0x0556_9956, 0xe8cc_1f68,
@@ -57,6 +65,33 @@ const TABLE: [u32; 256] = [
     0x329e_5388, 0x91dd_236b, 0x2ecb_0d93, 0xf4d8_2a3d, 0x35b5_c03f, 0xe4e6_06f0, 0x05b2_1843, 0x37b4_5964,
     0x5eff_22f4, 0x6027_f4cc, 0x7717_8b3c, 0xae50_7131, 0x7bf7_cabc, 0xf9c1_8d66, 0x593a_de65, 0xd95d_df11,
 ];
+
+/// What a byte has become in the hash when it leaves the window: turned by 48 bits, that is by 16.
+static LEAVING: [u32; 256] = {
+    let mut table = TABLE;
+    let mut at = 0;
+    while at < table.len() {
+        table[at] = table[at].rotate_left(16);
+        at += 1;
+    }
+    table
+};
+
+/// The hash with the window moved by one byte.
+fn roll(hash: u32, old: u8, new: u8) -> u32 {
+    hash.rotate_left(1) ^ (LEAVING[usize::from(old)] ^ TABLE[usize::from(new)])
+}
+
+/// Whether all bytes are the same.
+pub fn is_uniform(bytes: &[u8]) -> bool {
+    let Some(first) = bytes.first() else {
+        return true;
+    };
+    let differ = |piece: &[u8]| piece.iter().fold(0, |differ, byte| differ | (byte ^ first)) != 0;
+    // A piece that fits into a few registers is looked at without a branch.
+    let (pieces, rest) = bytes.as_chunks::<64>();
+    !differ(rest) && !pieces.iter().any(|piece| differ(piece))
+}
 
 /// A parsed chunker: what a bundle or index names as `fixed-64`, `casync-64` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +206,11 @@ impl BorderTest {
             next => u64::from(next).wrapping_mul(self.multiplier) < self.multiplier,
         }
     }
+
+    /// True for every border, and for one hash that may be none: without the case apart.
+    fn may_be_border(self, hash: u32) -> bool {
+        u64::from(hash.wrapping_add(1)).wrapping_mul(self.multiplier) < self.multiplier
+    }
 }
 
 /// Cuts a stream of bytes, one block at a time.
@@ -211,12 +251,32 @@ impl Cutter {
         if test.is_border(hash) {
             return self.min;
         }
-        for (taken, (old, new)) in from_window.iter().zip(rest).enumerate() {
-            hash = hash.rotate_left(1)
-                ^ TABLE[usize::from(*old)].rotate_left(16)
-                ^ TABLE[usize::from(*new)];
+        if is_uniform(from_window) {
+            return end;
+        }
+        let mut taken = 0;
+        let (old, _) = from_window.as_chunks::<STRIDE>();
+        let (new, _) = rest.as_chunks::<STRIDE>();
+        for (old, new) in old.iter().zip(new) {
+            let before = hash;
+            let mut may_be_border = false;
+            for (old, new) in old.iter().zip(new) {
+                hash = roll(hash, *old, *new);
+                may_be_border |= test.may_be_border(hash);
+            }
+            if may_be_border {
+                hash = before;
+                break;
+            }
+            taken += STRIDE;
+        }
+        // Which of them it was; and what is shorter than a stride.
+        let old = from_window.iter().skip(taken);
+        for (old, new) in old.zip(rest.iter().skip(taken)) {
+            hash = roll(hash, *old, *new);
+            taken += 1;
             if test.is_border(hash) {
-                return self.min + taken + 1;
+                return self.min + taken;
             }
         }
         end
@@ -283,7 +343,10 @@ mod tests {
                 hash = hash.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let near = (hash / d).wrapping_mul(d).wrapping_add(d - 1);
                 for h in [hash, near, 0, d - 1, u32::MAX, u32::MAX - 1] {
-                    assert_eq!(test.is_border(h), h % d == d - 1, "h {h} d {d}");
+                    let border = h % d == d - 1;
+                    assert_eq!(test.is_border(h), border, "h {h} d {d}");
+                    let may_be = border || h == u32::MAX;
+                    assert_eq!(test.may_be_border(h), may_be, "h {h} d {d}");
                 }
             }
         }
@@ -333,6 +396,25 @@ mod tests {
                 len.min(slow_cut(chunker, &vec![9; len]))
             );
         }
+    }
+
+    #[test]
+    fn uniform_bytes_are_cut_by_the_same_rule() {
+        for kib in [1, 2, 3, 7] {
+            let chunker = Chunker::parse(&format!("casync-{kib}")).expect("a chunker");
+            for byte in 0..=u8::MAX {
+                // With the rest of the block, and with something else behind it or in it.
+                let mut bytes = vec![byte; chunker.max_size() as usize + 1];
+                assert!(is_uniform(&bytes));
+                for at in [0, 300, bytes.len() - 2] {
+                    let cut = chunker.cutter().cut(&bytes);
+                    assert_eq!(cut, slow_cut(chunker, &bytes), "{chunker} {byte} {at}");
+                    bytes[at] ^= 0x80;
+                    assert!(!is_uniform(&bytes), "{at}");
+                }
+            }
+        }
+        assert!(is_uniform(&[]) && is_uniform(&[7]) && !is_uniform(&[7, 8]));
     }
 
     #[test]

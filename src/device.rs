@@ -8,12 +8,13 @@
 //!
 //! *Writing.* Blocks come in order and end anywhere; they are gathered and written in aligned
 //! pieces of 1 MiB, so that the kernel never has to read a sector to change a part of it, but for
-//! the last one and beside blocks that are kept. Not one byte behind the payload changes. Every
-//! 32 MiB the data are synced: dirty memory stays bounded, errors show early, and the last sync is
-//! short.
+//! the last one and beside blocks that are kept. Not one byte behind the payload changes. No more
+//! than 32 MiB wait to be synced: dirty memory stays bounded, errors show early, and the last sync is
+//! short. With more than one core the writer does not wait for that (`behind`).
 //!
 //! Offsets are `u64` everywhere. No `unsafe`: the size of a block device is a seek to its end.
 
+mod behind;
 mod medium;
 mod opening;
 
@@ -24,6 +25,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use self::behind::Behind;
 pub use self::medium::Medium;
 pub use self::opening::Identity;
 use crate::busy;
@@ -39,7 +41,7 @@ const WRITE_SIZE: u64 = 1 << 20;
 /// Sectors are no larger.
 const LARGEST_SECTOR: u64 = 4 << 10;
 
-/// Bytes written between two syncs.
+/// Bytes that are written and not synced, at most.
 const SYNC_INTERVAL: u64 = 32 << 20;
 
 /// A device or file that is written.
@@ -52,7 +54,7 @@ pub struct Target {
     /// What it is, whatever its name; `None` for a file that did not exist.
     identity: Option<Identity>,
     /// `None` for a regular file that does not exist yet.
-    medium: Option<Box<dyn Medium>>,
+    medium: Option<Arc<dyn Medium>>,
     /// Size of a block device in bytes; a regular file has none.
     capacity: Option<u64>,
     /// Bytes of it before anything was written.
@@ -73,6 +75,7 @@ pub struct Target {
     /// Offset of the first byte in `buffer`.
     buffer_at: u64,
     unsynced: u64,
+    behind: Behind,
     /// Set before the first byte changes; shared with whoever has to tell of it in a hurry.
     touched: Arc<AtomicBool>,
 }
@@ -103,7 +106,7 @@ impl Target {
         let mut target = Self::unopened(Path::new("medium"), care);
         target.capacity = is_device.then_some(size);
         target.old_size = size;
-        target.medium = Some(medium);
+        target.medium = Some(medium.into());
         Ok(target)
     }
 
@@ -124,6 +127,7 @@ impl Target {
             buffer: Vec::new(),
             buffer_at: 0,
             unsynced: 0,
+            behind: Behind::new(),
             touched: Arc::default(),
         }
     }
@@ -296,6 +300,7 @@ impl Target {
             self.begin()?;
         }
         self.flush()?;
+        self.settle()?;
         self.create()?;
         let fail = |e| self.io("set the size of", size, e);
         if self.capacity.is_none() && self.medium()?.size().map_err(fail)? != size {
@@ -447,11 +452,23 @@ impl Target {
         self.buffer_at += written;
         self.buffer.clear();
         self.unsynced += written;
-        if self.unsynced >= SYNC_INTERVAL {
-            self.sync_medium(self.buffer_at)?;
+        // As much again is written while it goes on.
+        let parts = 1 + u64::from(self.behind.is_possible());
+        if self.unsynced >= SYNC_INTERVAL / parts {
+            self.settle()?;
             self.unsynced = 0;
+            let medium = self.medium.as_ref();
+            if !medium.is_some_and(|medium| self.behind.begin(medium, self.buffer_at)) {
+                self.sync_medium(self.buffer_at)?;
+            }
         }
         Ok(())
+    }
+
+    /// Waits for the sync that is under way.
+    fn settle(&mut self) -> Result<()> {
+        let ended = self.behind.wait();
+        ended.map_err(|(offset, error)| self.io("sync", offset, error))
     }
 
     fn create(&mut self) -> Result<()> {
@@ -463,7 +480,7 @@ impl Target {
                 .open(&self.resolved)
                 .map_err(|e| self.refusal(format!("it cannot be created: {e}")))?;
             self.touched.store(true, Ordering::Relaxed);
-            self.medium = Some(Box::new(file));
+            self.medium = Some(Arc::new(file));
             self.created = true;
         }
         Ok(())

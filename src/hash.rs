@@ -221,15 +221,14 @@ impl Hasher {
 }
 
 /// Bytes that are handed to the thread of a [`Trailing`] at once.
-const PIECE: usize = 256 << 10;
+const PIECE: usize = 128 << 10;
 
-/// Pieces that may wait for it.
-const MAX_WAITING: usize = 8;
+/// Pieces that wait for nothing: the one that is filled and the one that is taken in.
+const BUSY_PIECES: usize = 2;
 
 /// A hash in the making, on a thread of its own behind the caller; with one core, at once.
 ///
-/// For a digest that is wanted only at the end. The caller waits when it is `MAX_WAITING` pieces
-/// ahead, so this holds two to three MiB.
+/// For a digest that is wanted only at the end. The caller waits when it is too far ahead.
 #[derive(Debug)]
 pub struct Trailing(Place);
 
@@ -246,15 +245,18 @@ enum Place {
 }
 
 impl Trailing {
-    /// One that has seen no byte yet.
-    pub fn new(algorithm: HashAlgorithm) -> Self {
+    /// One that has seen no byte yet, and may hold so many of them.
+    pub fn new(algorithm: HashAlgorithm, room: u64) -> Self {
         let several_cores = thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-        let place = several_cores.then(|| Self::behind(algorithm)).flatten();
-        Self(place.unwrap_or_else(|| Place::Here(Hasher::new(algorithm))))
+        let place = several_cores.then(|| Self::behind(algorithm, room));
+        let here = || Place::Here(Hasher::new(algorithm));
+        Self(place.flatten().unwrap_or_else(here))
     }
 
-    fn behind(algorithm: HashAlgorithm) -> Option<Place> {
-        let (full, to_hash) = bounded::<Vec<u8>>(MAX_WAITING);
+    fn behind(algorithm: HashAlgorithm, room: u64) -> Option<Place> {
+        let pieces = usize::try_from(room).unwrap_or(usize::MAX) / PIECE;
+        let waiting = pieces.checked_sub(BUSY_PIECES).filter(|n| *n > 0)?;
+        let (full, to_hash) = bounded::<Vec<u8>>(waiting);
         let (give_back, empty) = unbounded();
         let thread = thread::Builder::new()
             .name("digest".to_owned())
@@ -399,13 +401,14 @@ mod tests {
     #[test]
     fn a_trailing_digest_is_that_of_all_bytes_in_order() {
         let algorithm = HashAlgorithm::Sha512_256;
-        let bytes: Vec<u8> = (0..3 * PIECE * MAX_WAITING)
+        let bytes: Vec<u8> = (0..20 * PIECE)
             .map(|i| u8::try_from(i % 251).expect("small"))
             .collect();
         for size in [1000, PIECE - 1, PIECE, PIECE + 1, bytes.len()] {
             for place in [
                 Some(Place::Here(Hasher::new(algorithm))),
-                Trailing::behind(algorithm),
+                Trailing::behind(algorithm, 3 * PIECE as u64),
+                Trailing::behind(algorithm, 10 * PIECE as u64),
             ] {
                 let mut trailing = Trailing(place.expect("a thread"));
                 bytes.chunks(size).for_each(|piece| trailing.update(piece));
@@ -416,7 +419,15 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Trailing::new(algorithm).finish(), algorithm.digest(&[]));
+        for room in [0, 1 << 20] {
+            let trailing = Trailing::new(algorithm, room);
+            assert_eq!(trailing.finish(), algorithm.digest(&[]));
+        }
+        let room = BUSY_PIECES * PIECE;
+        assert!(
+            Trailing::behind(algorithm, room as u64).is_none(),
+            "too little"
+        );
     }
 
     #[test]

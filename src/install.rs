@@ -20,7 +20,7 @@ use crate::bundle::{Delivery, Entry, Header, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
-use crate::hash::Digest;
+use crate::hash::{Digest, Trailing};
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening};
@@ -34,7 +34,7 @@ use crate::report::{
 use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
-use crate::write::{Outcome, Supply, Writer};
+use crate::write::{InOrder, Outcome, Supply, Writer};
 
 pub(crate) use options::check_workers;
 pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
@@ -62,6 +62,9 @@ const STORED_SHARE: u64 = 2;
 /// half (67 MiB at the peak of a 1.4 GB install with the default budget of 32).
 const UNPACKED_SHARE: u64 = 4;
 
+/// The part for what waits for the payload digest: this fraction, taken from what is unpacked ahead.
+const DIGEST_SHARE: u64 = 16;
+
 /// The part for blocks of a target's old content that are saved before they are written over: this
 /// fraction. With such content what comes and what is unpacked get less, to make room for it.
 const SAVED_SHARE: u64 = 4;
@@ -73,17 +76,21 @@ struct Shares {
     stored: u64,
     /// For what is unpacked ahead.
     unpacked: u64,
+    /// For what waits for the payload digest.
+    digest: u64,
     /// For what is saved of the target's old content.
     saved: u64,
 }
 
 impl Shares {
     fn new(memory: u64, old: &Old) -> Self {
-        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE);
+        let digest = memory / DIGEST_SHARE;
+        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE - digest);
         if old.is_empty() {
             Self {
                 stored,
                 unpacked,
+                digest,
                 saved: 0,
             }
         } else {
@@ -91,6 +98,7 @@ impl Shares {
             Self {
                 stored: stored - saved / 2,
                 unpacked: unpacked - saved / 2,
+                digest,
                 saved,
             }
         }
@@ -175,7 +183,10 @@ impl Source<'_> {
     ) -> Result<R> {
         let clients = match self {
             Self::Ranges(clients) => clients,
-            Self::Cursor(cursor) => return writer(&mut Supply::Cursor(cursor, spans)),
+            Self::Cursor(cursor) => {
+                let in_order = InOrder::new(cursor, spans, unpacker, budget);
+                return unpacker.run(|| writer(&mut Supply::Cursor(in_order)));
+            }
         };
         unpacker.run(|| {
             fetch::with_workers(
@@ -385,7 +396,7 @@ impl Run<'_> {
         let Prepared {
             mut opening,
             mut clients,
-            mut seeds,
+            seeds,
             shape,
             mut decided,
         } = self.prepare(opening, destinations, targets)?;
@@ -412,7 +423,7 @@ impl Run<'_> {
                 shape: &shape,
                 is_last: decided.opened.payload.number + 1 == entries.len(),
             };
-            self.install_payload(job, decided, &mut source, &mut seeds)?;
+            self.install_payload(job, decided, &mut source, &seeds)?;
         }
         // If nothing had to be fetched, nothing is.
         if clients.is_empty() && targets.iter().any(Target::touched) {
@@ -553,7 +564,7 @@ impl Run<'_> {
         job: Job<'_>,
         decided: Decided,
         source: &mut Source<'_>,
-        seeds: &mut [Seed],
+        seeds: &[Seed],
     ) -> Result<()> {
         let Job { entry, target, .. } = job;
         let Decided {
@@ -570,13 +581,14 @@ impl Run<'_> {
         // What is all there needs no look at the bundle's end.
         let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
         let closing = self.closing(&payload, wanted);
-        let ahead = Ahead::new(shares.unpacked);
+        let ahead = Ahead::new(shares.unpacked, !seeds.is_empty());
         if self.options.discard && old.is_empty() {
             target.discard_first(plan.least_size);
         }
+        let hasher = Trailing::new(entry.digest.algorithm(), shares.digest);
         let mut writer = Writer::new(
             &payload,
-            entry,
+            (entry.digest, hasher),
             target,
             (&old, Survival::new(shares.saved)),
             seeds,
@@ -586,7 +598,7 @@ impl Run<'_> {
         let result = loop {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
-            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, &ahead);
+            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, &ahead);
             let terms = (&self.options.access.policy, shares.stored);
             let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
                 let outcome = writer.run(&plan, &spans, supply)?;

@@ -5,24 +5,26 @@
 //! the beginning. The image is split into segments that threads take one after another, and the
 //! segments are joined where the borders of one meet those of the next; in between, the few blocks
 //! up to the meeting point are cut again. The result is that of a sequential scan, whatever the
-//! split.
+//! split. A thread that takes the segment after its last one goes on at its own border, as one thread
+//! alone always does; and segments get smaller towards the end, so that all threads end together.
+//!
+//! A block of one byte again and again, as on a blank medium, is hashed once.
 //!
 //! Memory: one window of a few blocks a thread, the borders of segments that wait to be joined, and
 //! the blocks that the caller keeps.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::chunker::{Chunker, Cutter};
+use crate::chunker::{is_uniform, Chunker, Cutter};
 
-/// Bytes of one segment: large against a block, or joining costs too much (two blocks or so each).
-const MIN_SEGMENT: u64 = 4 << 20;
+/// Bytes of one segment: large against a block, or joining costs too much (three blocks or so each).
+const MIN_SEGMENT: u64 = 2 << 20;
 const MAX_SEGMENT: u64 = 32 << 20;
 
-/// Segments for each thread, so that they end at about the same time.
-const SHARES: u64 = 8;
+/// A segment is this part of what is left, for each thread.
+const SHARE: u64 = 2;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 1 << 20;
@@ -81,31 +83,44 @@ impl Scan<'_> {
     pub fn each<T: Copy + Send>(&self, keep: Keep<'_, T>, take: Take<'_, T>) -> Option<io::Error> {
         let window = READ_SIZE.max(self.chunker.max_size() as usize * 2);
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = cores.min(MAX_WINDOWS / window).max(1);
-        let share = self.size / (threads as u64 * SHARES);
-        self.split(share.clamp(MIN_SEGMENT, MAX_SEGMENT), threads, keep, take)
+        let most = usize::try_from(self.size.div_ceil(MIN_SEGMENT)).unwrap_or(cores);
+        let threads = cores.min(MAX_WINDOWS / window).min(most).max(1);
+        let share = |left: u64| {
+            let share = left / (threads as u64 * SHARE);
+            share.clamp(MIN_SEGMENT, MAX_SEGMENT)
+        };
+        self.split(&share, threads, keep, take)
     }
 
+    /// `share` is the size of the next segment, by what is left of the image.
     fn split<T: Copy + Send>(
         &self,
-        segment_size: u64,
+        share: &(dyn Fn(u64) -> u64 + Sync),
         threads: usize,
         keep: Keep<'_, T>,
         take: Take<'_, T>,
     ) -> Option<io::Error> {
-        let count = usize::try_from(self.size.div_ceil(segment_size)).unwrap_or(usize::MAX);
-        let next = AtomicUsize::new(0);
+        // Number and start of the next segment.
+        let next = Mutex::new((0, 0));
+        let take_next = || {
+            let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+            let (number, start) = *next;
+            let end = (start + share(self.size - start)).min(self.size);
+            *next = (number + 1, end);
+            (start < self.size).then_some((number, start, end))
+        };
         let joined = Mutex::new(Joined::new(self, keep, take));
         let work = || {
-            let mut window = Window::new(self);
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= count {
-                    return;
-                }
-                let start = number as u64 * segment_size;
-                let end = (start + segment_size).min(self.size);
-                let segment = window.blocks(start, end, keep);
+            let mut window = Window::new(self, keep, READ_SIZE);
+            let mut last = None;
+            while let Some((number, start, end)) = take_next() {
+                let from = match last {
+                    Some((before, border)) if before + 1 == number => border,
+                    _ => start,
+                };
+                let segment = window.blocks(from, end);
+                let border = segment.blocks.last().map_or(from, end_of);
+                last = segment.error.is_none().then_some((number, border));
                 (self.progress)(end - start);
                 // A poisoned lock only means that another thread's `keep` panicked; the scope
                 // passes that panic on.
@@ -115,7 +130,7 @@ impl Scan<'_> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 1..threads.min(count) {
+            for _ in 1..threads {
                 // Without a thread more, the others do its share.
                 drop(std::thread::Builder::new().spawn_scoped(scope, work));
             }
@@ -135,8 +150,7 @@ pub type Take<'a, T> = &'a mut (dyn FnMut(Found<T>) + Send);
 /// The segments that are finished, joined as far as all before them are: only then do borders no
 /// longer matter, and blocks that nobody keeps are forgotten.
 struct Joined<'a, T> {
-    window: Window<'a>,
-    keep: Keep<'a, T>,
+    window: Window<'a, T>,
     take: Take<'a, T>,
     /// Finished, but not all before them.
     waiting: BTreeMap<usize, Segment<T>>,
@@ -150,8 +164,8 @@ struct Joined<'a, T> {
 impl<'a, T: Copy> Joined<'a, T> {
     fn new(scan: &Scan<'a>, keep: Keep<'a, T>, take: Take<'a, T>) -> Self {
         Self {
-            window: Window::new(scan),
-            keep,
+            // For a block or two where segments meet.
+            window: Window::new(scan, keep, 0),
             take,
             waiting: BTreeMap::new(),
             next: 0,
@@ -179,7 +193,7 @@ impl<'a, T: Copy> Joined<'a, T> {
                 self.at = end;
                 break;
             }
-            match self.window.block(self.at, self.keep) {
+            match self.window.block(self.at) {
                 Ok(block) => {
                     self.take(&[block]);
                     self.at = end_of(&block);
@@ -222,31 +236,42 @@ struct Segment<T> {
 }
 
 /// A stretch of the image in memory.
-struct Window<'a> {
+struct Window<'a, T> {
     scan: Scan<'a>,
+    keep: Keep<'a, T>,
     cutter: Cutter,
+    /// Bytes to read at once, or more if a block may be larger.
+    read_size: usize,
+    /// Room for bytes, of which the first `len` are those of the image.
     bytes: Vec<u8>,
+    len: usize,
     /// Offset of the first byte in memory.
     start: u64,
+    /// The last block of one byte again and again: that byte, its size, and what is kept of it.
+    uniform: Option<(u8, usize, Option<T>)>,
 }
 
-impl<'a> Window<'a> {
-    fn new(scan: &Scan<'a>) -> Self {
+impl<'a, T: Copy> Window<'a, T> {
+    fn new(scan: &Scan<'a>, keep: Keep<'a, T>, read_size: usize) -> Self {
         Self {
             scan: *scan,
+            keep,
+            read_size,
             cutter: scan.chunker.cutter(),
             bytes: Vec::new(),
+            len: 0,
             start: 0,
+            uniform: None,
         }
     }
 
     /// The blocks of a segment, cut as if its start were a border; the last one may pass its end.
-    fn blocks<T>(&mut self, start: u64, end: u64, keep: Keep<'_, T>) -> Segment<T> {
+    fn blocks(&mut self, start: u64, end: u64) -> Segment<T> {
         let mut blocks = Vec::new();
         let mut at = start;
         let mut error = None;
         while at < end {
-            match self.block(at, keep) {
+            match self.block(at) {
                 Ok(block) => {
                     at = end_of(&block);
                     blocks.push(block);
@@ -261,45 +286,53 @@ impl<'a> Window<'a> {
     }
 
     /// The block that starts at `at`, which lies inside the image.
-    fn block<T>(&mut self, at: u64, keep: Keep<'_, T>) -> io::Result<Found<Option<T>>> {
+    fn block(&mut self, at: u64) -> io::Result<Found<Option<T>>> {
         let need = (self.scan.size - at).min(self.cutter.max() as u64);
-        let cutter = self.cutter;
+        let (cutter, keep, known) = (self.cutter, self.keep, self.uniform);
         let ahead = self.ahead(at, need)?;
         let size = cutter.cut(ahead);
         let block = ahead.get(..size).unwrap_or(ahead);
+        let uniform = block.first().filter(|_| is_uniform(block)).copied();
+        let kept = match (uniform, known) {
+            (Some(byte), Some((known, len, kept))) if (known, len) == (byte, size) => kept,
+            _ => keep(block),
+        };
+        if let Some(byte) = uniform {
+            self.uniform = Some((byte, size, kept));
+        }
         Ok(Found {
             offset: at,
             size: u32::try_from(size).unwrap_or(u32::MAX),
-            kept: keep(block),
+            kept,
         })
     }
 
     /// `need` bytes from `at` on, or more.
     fn ahead(&mut self, at: u64, need: u64) -> io::Result<&[u8]> {
-        let end = self.start + self.bytes.len() as u64;
+        let end = self.start + self.len as u64;
         if at < self.start || at + need > end {
             // Keep what is still wanted, read on behind it.
             let kept = if (self.start..end).contains(&at) {
-                let passed = usize::try_from(at - self.start).unwrap_or(self.bytes.len());
-                self.bytes.drain(..passed);
-                self.bytes.len()
+                let passed = usize::try_from(at - self.start).unwrap_or(self.len);
+                self.bytes.copy_within(passed..self.len, 0);
+                self.len - passed
             } else {
-                self.bytes.clear();
                 0
             };
-            self.start = at;
-            let read = need.max((kept + READ_SIZE) as u64).min(self.scan.size - at);
+            (self.start, self.len) = (at, kept);
+            let read = need
+                .max((kept + self.read_size) as u64)
+                .min(self.scan.size - at);
             let len = usize::try_from(read).map_err(|_| io::ErrorKind::OutOfMemory)?;
-            self.bytes.resize(len, 0);
-            let missing = self.bytes.get_mut(kept..).unwrap_or_default();
-            let result = (self.scan.read_at)(missing, at + kept as u64);
-            if result.is_err() {
-                self.bytes.truncate(kept);
+            if self.bytes.len() < len {
+                self.bytes.resize(len, 0);
             }
-            result?;
+            let missing = self.bytes.get_mut(kept..len).unwrap_or_default();
+            (self.scan.read_at)(missing, at + kept as u64)?;
+            self.len = len;
         }
-        let skip = usize::try_from(at - self.start).unwrap_or(self.bytes.len());
-        Ok(self.bytes.get(skip..).unwrap_or_default())
+        let skip = usize::try_from(at - self.start).unwrap_or(self.len);
+        Ok(self.bytes.get(skip..self.len).unwrap_or_default())
     }
 }
 
@@ -330,7 +363,7 @@ mod tests {
     fn scan<T: Copy + Send>(
         bytes: &[u8],
         chunker: &str,
-        segment: u64,
+        share: &(dyn Fn(u64) -> u64 + Sync),
         threads: usize,
         keep: Keep<'_, T>,
     ) -> Vec<Found<T>> {
@@ -345,7 +378,7 @@ mod tests {
             chunker: Chunker::parse(chunker).expect("a chunker"),
             progress: &|_| {},
         }
-        .split(segment, threads, keep, &mut |block| found.push(block));
+        .split(share, threads, keep, &mut |block| found.push(block));
         assert!(error.is_none());
         found
     }
@@ -359,21 +392,25 @@ mod tests {
         for seed in 0..6 {
             let bytes = image(300_000 + seed * 777, seed as u64 + 1);
             for chunker in ["casync-1", "casync-4", "fixed-1", "fixed-3"] {
-                let whole = scan(&bytes, chunker, u64::MAX, 1, &sum);
+                let whole = scan(&bytes, chunker, &|left| left, 1, &sum);
                 assert_eq!(
                     whole.iter().map(|b| b.size as usize).sum::<usize>(),
                     bytes.len()
                 );
                 for segment in [1000, 4096, 30_000, 100_001, 299_999] {
-                    let split = scan(&bytes, chunker, segment, 3, &sum);
-                    assert!(
-                        split == whole,
-                        "seed {seed} {chunker} segments of {segment}"
-                    );
+                    for threads in [1, 3] {
+                        let split = scan(&bytes, chunker, &|_| segment, threads, &sum);
+                        assert!(
+                            split == whole,
+                            "seed {seed} {chunker} threads={threads} segments of {segment}"
+                        );
+                    }
                 }
+                let shrinking = scan(&bytes, chunker, &|left| left / 5 + 500, 3, &sum);
+                assert!(shrinking == whole, "seed {seed} {chunker}");
             }
         }
-        assert!(scan(&[], "casync-1", 1000, 2, &sum).is_empty());
+        assert!(scan(&[], "casync-1", &|_| 1000, 2, &sum).is_empty());
     }
 
     #[test]
@@ -394,7 +431,7 @@ mod tests {
                 chunker: Chunker::parse("casync-1").expect("a chunker"),
                 progress: &|_| {},
             }
-            .split(40_000, 2, &|block| Some(block.len()), &mut |block| {
+            .split(&|_| 40_000, 2, &|block| Some(block.len()), &mut |block| {
                 found.push(block);
             });
             (found, error)

@@ -16,6 +16,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::bundle::{Block, Index, Size, MAX_BLOCKS, MAX_BLOCK_SIZE};
 use crate::busy;
@@ -71,7 +72,7 @@ pub struct Seed {
     spec: Spec,
     file: File,
     size: u64,
-    failures: u32,
+    failures: AtomicU32,
     /// Where targets lie in it: these bytes change.
     targets: Vec<Range<u64>>,
 }
@@ -153,7 +154,7 @@ impl Seed {
             spec: spec.clone(),
             file,
             size,
-            failures: 0,
+            failures: AtomicU32::new(0),
             targets: inside,
         })
     }
@@ -180,14 +181,13 @@ impl Seed {
 
     /// Counts a block that was not there, or could not be read. True when the seed has to be
     /// dropped now.
-    pub fn failed(&mut self) -> bool {
-        self.failures += 1;
-        self.failures >= MAX_FAILURES
+    pub fn failed(&self) -> bool {
+        self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES
     }
 
     /// Blocks that were not there, or could not be read.
     pub fn failures(&self) -> u32 {
-        self.failures
+        self.failures.load(Ordering::Relaxed)
     }
 }
 
@@ -232,9 +232,9 @@ pub fn find(
     let mut have = Have::nothing(index);
     let reach = target.map_or(0, |target| reach(index).min(target.old_size()));
     let total: u64 = seeds.iter().map(|seed| seed.size).sum::<u64>() + reach;
-    let done = std::sync::atomic::AtomicU64::new(0);
+    let done = AtomicU64::new(0);
     let progress = |bytes: u64| {
-        let before = done.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        let before = done.fetch_add(bytes, Ordering::Relaxed);
         reporter.seed_progress(before + bytes, total);
     };
     let old = match target.filter(|_| reach > 0) {
@@ -242,7 +242,7 @@ pub fn find(
         None => Old::default(),
     };
     for (number, seed) in (0u16..).zip(seeds) {
-        if seed.failures >= MAX_FAILURES {
+        if seed.failures() >= MAX_FAILURES {
             continue;
         }
         let known = have.places.iter().flatten().count();

@@ -12,6 +12,8 @@
 //! The threads that hold connections do not unpack. They would have to wait for room when the writer
 //! is far behind, and their connections with them, just when bytes could be got for later.
 //!
+//! A thread that has nothing to unpack reads and verifies what comes from seeds (`seeded`).
+//!
 //! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the size that
 //! its xz stream states; a block that turns out larger is refused by that bound. Where the budget is
 //! used up the threads wait; nobody ever waits for them but the writer, for the one block that one of
@@ -19,19 +21,26 @@
 //!
 //! # Where the time of an install goes
 //!
-//! Instructions and nanoseconds for each byte on one core of a server processor (x86_64, release
-//! profile; `make bench-cpu` measures them anew):
+//! Instructions for each byte: x86_64 as `make bench-cpu` counts them anew; aarch64 (with its SHA-512
+//! instructions) and armv7 as qemu counts them, from the difference of two sizes (machine code, profile
+//! `small`). Nanoseconds on one core of a server processor.
 //!
-//! | what | of which bytes | instructions | ns | where |
-//! |---|---|---|---|---|
-//! | LZMA2 with its checks | fetched | 235 | 16 to 27 | these threads, or the writer |
-//! | digest of the block | all | 32 | 1.8 to 2.4 | these threads if fetched, else the writer |
-//! | payload digest | all | 32 | 1.8 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
-//! | cutting and hashing a seed | seed without index | 63 | 3.1 | [`scan`](crate::scan), all cores |
-//! | reading a seed, writing | all | 0.3 | 0.4 | the writer; the kernel's copies |
+//! | what | of which bytes | x86_64 | aarch64 | armv7 | ns | where |
+//! |---|---|---|---|---|---|---|
+//! | LZMA2 with its checks | fetched | 235 | 182 | 211 | 16 to 27 | these threads, or the writer |
+//! | digest of the block | all | 32 | 17 | 80 | 1.6 to 2.4 | these threads, or the writer |
+//! | payload digest | all | 32 | 17 | 80 | 1.6 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
+//! | digest of a seed's block | seed without index | 32 | 17 | 80 | 1.6 to 2.4 | [`scan`](crate::scan), all cores |
+//! | cutting a seed | seed without index | 9 | | | 0.7 | the same |
+//! | reading a seed, writing | all | 0.3 | | | 0.4 | who verifies; the writer; the kernel's copies |
+//!
+//! Without SHA-512 instructions a digest takes aarch64 25 a byte.
 //!
 //! So a fetched byte costs as much as ten from a seed, and is decompressed wherever a core is free.
-//! In stretches that come from seeds the writer and the payload digest keep two cores busy.
+//! In stretches that come from seeds the digests take the time, and all cores share in them; on armv7
+//! they are most of all there is to do.
+
+mod seeded;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
@@ -42,10 +51,16 @@ use crate::bundle::{Compression, Index};
 use crate::fetch::Prepare;
 use crate::hash::VerifiedBuf;
 use crate::plan::{Plan, Step};
+use crate::seed::Seed;
 use crate::xz::{self, Decoder};
+
+use self::seeded::{Reading, Seeded};
 
 /// Stack of a thread that unpacks.
 const STACK_SIZE: usize = 256 << 10;
+
+/// The part of the budget for blocks from seeds: this fraction.
+const SEEDED_SHARE: u64 = 4;
 
 /// The bytes of a span, and what was made of them ahead.
 #[derive(Debug)]
@@ -92,17 +107,36 @@ pub struct Ahead {
 
 #[derive(Debug)]
 struct Room {
-    left: u64,
+    fetched: u64,
+    seeded: u64,
     /// Counts all that may give a waiting thread something to do.
     events: u64,
 }
 
+impl Room {
+    fn left(&mut self, kind: Kind) -> &mut u64 {
+        match kind {
+            Kind::Fetched => &mut self.fetched,
+            Kind::Seeded => &mut self.seeded,
+        }
+    }
+}
+
+/// Where plain bytes come from.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Fetched,
+    Seeded,
+}
+
 impl Ahead {
-    /// A budget of so many bytes.
-    pub fn new(bytes: u64) -> Self {
+    /// A budget of so many bytes; a part of it is for blocks from seeds, if there are any.
+    pub fn new(bytes: u64, any_seeds: bool) -> Self {
+        let seeded = if any_seeds { bytes / SEEDED_SHARE } else { 0 };
         Self {
             room: Mutex::new(Room {
-                left: bytes,
+                fetched: bytes - seeded,
+                seeded,
                 events: 0,
             }),
             changed: Condvar::new(),
@@ -110,16 +144,21 @@ impl Ahead {
     }
 
     /// A share, if there is so much.
-    fn take(&self, bytes: u64) -> Option<Share<'_>> {
+    fn take(&self, kind: Kind, bytes: u64) -> Option<Share<'_>> {
         let mut room = self.room();
-        room.left = room.left.checked_sub(bytes)?;
-        Some(Share { ahead: self, bytes })
+        let left = room.left(kind);
+        *left = left.checked_sub(bytes)?;
+        Some(Share {
+            ahead: self,
+            kind,
+            bytes,
+        })
     }
 
     /// There may be something to do: gives back `bytes`.
-    fn stir(&self, bytes: u64) {
+    fn stir(&self, kind: Kind, bytes: u64) {
         let mut room = self.room();
-        room.left += bytes;
+        *room.left(kind) += bytes;
         room.events += 1;
         drop(room);
         self.changed.notify_all();
@@ -144,12 +183,13 @@ impl Ahead {
 #[derive(Debug)]
 struct Share<'b> {
     ahead: &'b Ahead,
+    kind: Kind,
     bytes: u64,
 }
 
 impl Drop for Share<'_> {
     fn drop(&mut self) {
-        self.ahead.stir(self.bytes);
+        self.ahead.stir(self.kind, self.bytes);
     }
 }
 
@@ -158,11 +198,14 @@ impl Drop for Share<'_> {
 pub struct Unpacker<'p, 'b> {
     index: Option<&'p Index>,
     plan: &'p Plan,
+    seeds: &'p [Seed],
     ahead: &'b Ahead,
     pool: Mutex<Pool<'b>>,
     /// A span was put back.
     back: Condvar,
     threads: usize,
+    /// The blocks in spans have to be unpacked.
+    is_packed: bool,
 }
 
 /// The spans that have arrived and that the writer has not taken yet.
@@ -176,6 +219,7 @@ struct Pool<'b> {
     done: BTreeMap<usize, Span<'b>>,
     /// The writer waits for this one.
     wanted: Option<usize>,
+    seeded: Seeded<'b>,
     ended: bool,
 }
 
@@ -197,25 +241,35 @@ struct Task<'b> {
 }
 
 impl<'p, 'b> Unpacker<'p, 'b> {
-    /// An unpacker for the spans of `plan`.
-    pub fn new(index: Option<&'p Index>, plan: &'p Plan, ahead: &'b Ahead) -> Self {
-        let index = index.filter(|index| index.compression() == Compression::Xz);
+    /// An unpacker for the spans of `plan`, and for the blocks that come from `seeds`.
+    pub fn new(
+        index: Option<&'p Index>,
+        plan: &'p Plan,
+        seeds: &'p [Seed],
+        ahead: &'b Ahead,
+    ) -> Self {
+        let is_packed = index.is_some_and(|index| index.compression() == Compression::Xz);
+        // What of the plan there is to do here.
+        let spans = if is_packed { plan.spans.len() } else { 0 };
+        let blocks = usize::try_from(plan.seeded).unwrap_or(usize::MAX);
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         Self {
             index,
             plan,
+            seeds,
             ahead,
             pool: Mutex::default(),
             back: Condvar::new(),
             // The writer has a core.
-            threads: if index.is_some() { cores - 1 } else { 0 },
+            threads: (cores - 1).min(spans.saturating_add(blocks)),
+            is_packed,
         }
     }
 
     /// Runs `writer` with the threads at its side that unpack.
     pub fn run<R>(&self, writer: impl FnOnce() -> R) -> R {
         thread::scope(|scope| {
-            for _ in 0..self.threads.min(self.plan.spans.len()) {
+            for _ in 0..self.threads {
                 let thread = thread::Builder::new()
                     .name("unpack".to_owned())
                     .stack_size(STACK_SIZE)
@@ -226,6 +280,11 @@ impl<'p, 'b> Unpacker<'p, 'b> {
             let _end = End(self);
             writer()
         })
+    }
+
+    /// Whether spans that are handed in before the writer wants them are unpacked.
+    pub fn is_of_use(&self) -> bool {
+        self.threads > 0 && self.is_packed
     }
 
     /// Span `number` as far as it is unpacked, if it came through the pool. A thread that has one of
@@ -245,8 +304,13 @@ impl<'p, 'b> Unpacker<'p, 'b> {
         let mut decoder = Decoder::new();
         loop {
             let seen = self.ahead.events();
-            match self.next() {
+            let next = match self.next() {
+                Next::Wait => self.next_seeded().map_or(Next::Wait, Next::Read),
+                next => next,
+            };
+            match next {
                 Next::Task(task) => self.unpack(*task, &mut decoder),
+                Next::Read(reading) => self.read_seeded(reading),
                 Next::Wait => self.ahead.wait(seen),
                 Next::Ended => return,
             }
@@ -272,7 +336,7 @@ impl<'p, 'b> Unpacker<'p, 'b> {
                 pool.done.insert(number, pending.span);
                 continue;
             };
-            let Some(share) = self.ahead.take(bound as u64) else {
+            let Some(share) = self.ahead.take(Kind::Fetched, bound as u64) else {
                 pool.waiting.insert(number, pending);
                 return Next::Wait;
             };
@@ -383,12 +447,13 @@ struct End<'a, 'p, 'b>(&'a Unpacker<'p, 'b>);
 impl Drop for End<'_, '_, '_> {
     fn drop(&mut self) {
         self.0.pool().ended = true;
-        self.0.ahead.stir(0);
+        self.0.ahead.stir(Kind::Fetched, 0);
     }
 }
 
 enum Next<'b> {
     Task(Box<Task<'b>>),
+    Read(Reading<'b>),
     Wait,
     Ended,
 }
@@ -397,7 +462,7 @@ impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
     fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Span<'b> {
         let first = |number: usize| self.plan.span_starts.get(number).copied();
         let place = number.and_then(|number| Some((number, first(number)?)));
-        let Some((number, first)) = place.filter(|_| self.threads > 0) else {
+        let Some((number, first)) = place.filter(|_| self.is_of_use()) else {
             return Span::new(bytes);
         };
         let pending = Pending {
@@ -406,7 +471,7 @@ impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
             next: Some(first),
         };
         self.pool().waiting.insert(number, pending);
-        self.ahead.stir(0);
+        self.ahead.stir(Kind::Fetched, 0);
         // The writer claims it by its number.
         Span::new(Vec::new())
     }
@@ -486,7 +551,7 @@ mod tests {
     }
 
     fn unpacker<'a>(bundle: &'a Bundle, ahead: &'a Ahead) -> Unpacker<'a, 'a> {
-        let mut unpacker = Unpacker::new(Some(&bundle.index), &bundle.plan, ahead);
+        let mut unpacker = Unpacker::new(Some(&bundle.index), &bundle.plan, &[], ahead);
         unpacker.threads = 3;
         unpacker
     }
@@ -527,14 +592,14 @@ mod tests {
         let count = bundle.spans.len();
         for budget in [0, SIZE - 1, SIZE, 5 * SIZE, 1000 * SIZE] {
             for step in [1, 7, count - 1] {
-                let ahead = Ahead::new(budget as u64);
+                let ahead = Ahead::new(budget as u64, false);
                 let unpacker = unpacker(&bundle, &ahead);
                 let unpacked = unpacker.run(|| {
                     (0..count).for_each(|i| hand_in(&bundle, &unpacker, i * step % count));
                     take_all(&bundle, &unpacker)
                 });
                 assert!(budget >= SIZE || unpacked == 0);
-                assert_eq!(ahead.room().left, budget as u64, "all shares are back");
+                assert_eq!(ahead.room().fetched, budget as u64, "all shares are back");
             }
         }
     }
@@ -542,7 +607,7 @@ mod tests {
     #[test]
     fn all_is_unpacked_when_the_writer_is_late() {
         let bundle = bundle(60);
-        let ahead = Ahead::new(1 << 20);
+        let ahead = Ahead::new(1 << 20, false);
         let unpacker = unpacker(&bundle, &ahead);
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
@@ -571,7 +636,7 @@ mod tests {
         let mut bundle = bundle(20);
         let at = bundle.index.block(5).expect("there").stored_at - bundle.plan.spans[1].start;
         bundle.spans[1][at as usize + 30] ^= 1;
-        let ahead = Ahead::new(1 << 20);
+        let ahead = Ahead::new(1 << 20, false);
         let unpacker = unpacker(&bundle, &ahead);
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));

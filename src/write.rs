@@ -21,58 +21,24 @@
 //! When a seed keeps failing, [`Writer::run`] ends early with [`Outcome::Without`]: one new plan
 //! without that seed is cheaper than a round trip for each of its blocks.
 
+mod supply;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::bundle::{Block, Compression, Entry, Index, Payload};
+use crate::bundle::{Block, Compression, Index, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result, Subject};
-use crate::fetch::Workers;
 use crate::hash::{Digest, Trailing, Verified, VerifiedBuf};
 use crate::old::{Old, Survival};
 use crate::plan::{Plan, Standing, Step};
-use crate::remote::Cursor;
 use crate::report::{Counts, Reporter};
 use crate::scan::Found;
 use crate::seed::{Place, Seed};
-use crate::unpack::{Span, Unpacker};
+use crate::unpack::Span;
 use crate::xz;
 
-/// Where the bytes of spans come from.
-#[derive(Debug)]
-pub enum Supply<'a, 'b, 's> {
-    /// Workers fetch them ahead, and they may be unpacked ahead too.
-    Workers(&'a mut Workers<'b, Span<'s>>, &'a Unpacker<'a, 's>),
-    /// They are read when they are needed: from a file, or from what comes only in order.
-    Cursor(&'a mut Cursor, &'a [Range<u64>]),
-}
-
-impl<'s> Supply<'_, '_, 's> {
-    /// Span `number`; in ascending order.
-    pub fn take(&mut self, number: usize) -> Result<Span<'s>> {
-        match self {
-            Self::Workers(workers, unpacker) => {
-                let span = workers.take(number)?;
-                Ok(unpacker.claim(number).unwrap_or(span))
-            }
-            Self::Cursor(cursor, spans) => match spans.get(number) {
-                Some(span) => cursor.take(span.clone()).map(Span::new),
-                None => Err(Error::Internal("a step names a span that is not there")),
-            },
-        }
-    }
-
-    /// The bytes of a block that no span holds.
-    ///
-    /// With a cursor this never goes backwards: plans for it read through no gaps, so what was
-    /// read ends before the block that is being made.
-    pub fn take_urgent(&mut self, range: Range<u64>) -> Result<Vec<u8>> {
-        match self {
-            Self::Workers(workers, _) => Ok(workers.take_urgent(range)?.stored),
-            Self::Cursor(cursor, _) => cursor.take(range),
-        }
-    }
-}
+pub use self::supply::{InOrder, Supply};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +62,7 @@ pub struct Writer<'a> {
     /// Digest of all plain bytes.
     digest: Digest,
     target: &'a mut Target,
-    seeds: &'a mut [Seed],
+    seeds: &'a [Seed],
     reporter: &'a Reporter,
     counts: &'a mut Counts,
     /// The payload digest, which is wanted only at the end.
@@ -120,13 +86,13 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A writer at the beginning of a payload and of its target, on which `old` stands; `survival`
-    /// says how much of it may be saved.
+    /// says how much of it may be saved. `hasher` is for the payload digest.
     pub fn new(
         payload: &'a Payload,
-        entry: &Entry,
+        (digest, hasher): (Digest, Trailing),
         target: &'a mut Target,
         (old, survival): (&'a Old, Survival),
-        seeds: &'a mut [Seed],
+        seeds: &'a [Seed],
         reporter: &'a Reporter,
         counts: &'a mut Counts,
     ) -> Self {
@@ -135,12 +101,12 @@ impl<'a> Writer<'a> {
         offsets.push(0);
         Self {
             payload,
-            digest: entry.digest,
+            digest,
             target,
             seeds,
             reporter,
             counts,
-            hasher: Trailing::new(entry.digest.algorithm()),
+            hasher,
             decoder: xz::Decoder::new(),
             old,
             survival,
@@ -192,11 +158,11 @@ impl<'a> Writer<'a> {
                     }
                 }
                 Step::Seed(place) => {
-                    if !self.reuse(&block, place, plan)? {
+                    if !self.reuse(&block, place, plan, supply)? {
                         if !self.take_old(&block, plan)? {
                             self.fetch_instead(&block, plan, supply)?;
                         }
-                        let seed = self.seeds.get_mut(usize::from(place.seed));
+                        let seed = self.seeds.get(usize::from(place.seed));
                         if seed.is_some_and(Seed::failed) {
                             log::warn!("seed {} is dropped: too many of its blocks are not what they should be", self.seed_name(place));
                             outcome = Outcome::Without(place.seed);
@@ -351,7 +317,19 @@ impl<'a> Writer<'a> {
     }
 
     /// Tries to make a block from a seed; false if it is not there.
-    fn reuse(&mut self, block: &Block, place: Place, plan: &Plan) -> Result<bool> {
+    fn reuse(
+        &mut self,
+        block: &Block,
+        place: Place,
+        plan: &Plan,
+        supply: &Supply<'_, '_, 'a>,
+    ) -> Result<bool> {
+        if let Some(plain) = supply.take_seeded(block.number) {
+            self.put(plain.verified(), block.number, plan)?;
+            self.counts.seeded += 1;
+            self.counts.bytes_seeded += u64::from(place.size);
+            return Ok(true);
+        }
         let Some(seed) = self.seeds.get(usize::from(place.seed)) else {
             return Ok(false);
         };

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{flock, FlockOperation};
@@ -77,7 +78,7 @@ impl Target {
             }
         }
         target.old_size = size;
-        target.medium = Some(Box::new(file));
+        target.medium = Some(Arc::new(file));
         Ok(target)
     }
 
@@ -97,7 +98,7 @@ impl Target {
         target.identity = Some(Identity::of(&metadata));
         target.capacity = is_device.then_some(size);
         target.old_size = size;
-        target.medium = Some(Box::new(file));
+        target.medium = Some(Arc::new(file));
         Ok(target)
     }
 

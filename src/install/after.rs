@@ -117,8 +117,8 @@ impl Run<'_> {
             if !source.goes_back() {
                 return Err(error(target, &wrong));
             }
-            let (ahead, none) = (Ahead::new(0), Plan::default());
-            let unpacker = Unpacker::new(None, &none, &ahead);
+            let (ahead, none) = (Ahead::new(0, false), Plan::default());
+            let unpacker = Unpacker::new(None, &none, &[], &ahead);
             let terms = (
                 &self.options.access.policy,
                 self.options.memory / STORED_SHARE,

@@ -64,7 +64,7 @@ const IMPORTS: [(&str, &[&str]); 44] = [
     ),
     ("plan", &["bundle", "old", "seed"]),
     ("fetch", &["error", "http", "retry"]),
-    ("unpack", &["bundle", "fetch", "hash", "plan", "xz"]),
+    ("unpack", &["bundle", "fetch", "hash", "plan", "seed", "xz"]),
     (
         "write",
         &[
