@@ -117,11 +117,11 @@ test-emulated:
 	  $(CARGO) test --locked --test it -- --include-ignored $(TESTS) $(NOT_EMULATED:%=--skip %)
 
 .PHONY: boot-test
-boot-test: ## boots x86_64 and aarch64 in an emulator: install, power cut, resume, the installed root
-	set -e; for machine in $(MACHINES); do \
+boot-test: ## boots x86_64, aarch64 and armv7 in an emulator: install, power cut, resume, the installed root
+	set -e; for machine in $(BOOTED); do \
 	  tests/boot/debian.sh $${machine#*=} $(BUILD)/boot/$${machine#*=}; \
-	  $(MAKE) --no-print-directory cross TARGET=$${machine%=*}-unknown-linux-musl VARIANT=full; done
-	$(CARGO) run --locked --example boot-test -- $(foreach machine,$(MACHINES),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))
+	  $(MAKE) --no-print-directory cross TARGET=$${machine%=*} VARIANT=full; done
+	$(CARGO) run --locked --example boot-test -- $(foreach machine,$(BOOTED),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))
 
 .PHONY: test-packaging
 test-packaging: ## what is in cross/boot: the script in several shells, images built with it
