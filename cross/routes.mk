@@ -56,7 +56,9 @@ TESTS    ?= install:: golden:: faults:: ahead:: signals:: connect:: trust:: larg
 # Needs more speed than an emulator has: it compares a wait of one second with one of two.
 NOT_EMULATED := a_dead_address_costs_its_share_once
 
-# `make boot-test`: targets, and what Debian calls their architectures.
-BOOTED := x86_64-unknown-linux-musl=amd64 aarch64-unknown-linux-musl=arm64 armv7-unknown-linux-musleabihf=armhf
+# `make boot-test` and `make boot-memory`: targets, and what Debian calls their architectures.
+BOOTED       := x86_64-unknown-linux-musl=amd64 aarch64-unknown-linux-musl=arm64 armv7-unknown-linux-musleabihf=armhf
+BOOTED_SMALL := armv7-unknown-linux-musleabihf=armhf
 # Of a target and an architecture: the machine, the binary, and what Debian has for it.
-BOOT_ARGUMENT = $(firstword $(subst -, ,$1))=$(BUILD)/cross/$(firstword $1)/full/reflash=$(BUILD)/boot/$(lastword $1)
+BOOT_ARGUMENT  = $(firstword $(subst -, ,$1))=$(BUILD)/cross/$(firstword $1)/full/reflash=$(BUILD)/boot/$(lastword $1)
+BOOT_ARGUMENTS = $(foreach machine,$(BOOTED),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))

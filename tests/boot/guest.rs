@@ -27,8 +27,6 @@ pub struct Machine {
     pub name: String,
     binary: PathBuf,
     debian: PathBuf,
-    /// An initramfs of the distribution's own tools, if there is one.
-    pub packaged: Option<PathBuf>,
     kind: &'static Kind,
 }
 
@@ -67,26 +65,28 @@ const KINDS: [Kind; 3] = [
 ];
 
 impl Machine {
-    /// MACHINE=BINARY=DEBIAN[=INITRAMFS].
+    /// MACHINE=BINARY=DEBIAN.
     pub fn parse(word: &str) -> Result<Self> {
         let parts: Vec<&str> = word.split('=').collect();
-        let (name, binary, debian, packaged) = match parts[..] {
-            [name, binary, debian] => (name, binary, debian, None),
-            [name, binary, debian, packaged] => (name, binary, debian, Some(packaged.into())),
-            _ => return Err(format!("{word:?} is not MACHINE=BINARY=DEBIAN[=INITRAMFS]")),
+        let [name, binary, debian] = parts[..] else {
+            return Err(format!("{word:?} is not MACHINE=BINARY=DEBIAN"));
         };
         let kind = KINDS.iter().find(|kind| kind.name == name);
         Ok(Self {
             name: name.to_owned(),
             binary: binary.into(),
             debian: debian.into(),
-            packaged,
             kind: kind.ok_or_else(|| format!("there is no machine {name:?}"))?,
         })
     }
 
     pub fn busybox(&self) -> PathBuf {
         self.debian.join("bin/busybox")
+    }
+
+    /// The initramfs of the distribution's own tools, where one was made.
+    pub fn packaged(&self) -> Option<PathBuf> {
+        Some(self.debian.join("initramfs")).filter(|path| path.exists())
     }
 
     fn kernel(&self) -> Result<PathBuf> {

@@ -3,14 +3,13 @@
 //!
 //! For each machine: the install, looked at from outside; the installed root, booted; then the same
 //! install with the power cut (the emulator killed) at a random moment, and once more, which resumes.
-//! The machines have 1970 on their clocks and little memory. Where there is an initramfs that the
-//! distribution's tools have made, it installs and goes on to the installed root.
+//! The machines have 1970 on their clocks and little memory. At last, where initramfs-tools.sh has made
+//! an initramfs, that one installs, and goes on to the installed root.
 //!
-//!     boot-test [--cut PERCENT] MACHINE=BINARY=DEBIAN[=INITRAMFS] …
+//!     boot-test [--cut PERCENT] MACHINE=BINARY=DEBIAN …
 //!     boot-test --memory MACHINE=BINARY=DEBIAN …        (memory.rs)
 //!
-//! MACHINE: x86_64, aarch64 or armv7; BINARY: the static binary; DEBIAN: what debian.sh made ready;
-//! INITRAMFS: what initramfs-tools.sh made.
+//! MACHINE: x86_64, aarch64 or armv7; BINARY: the static binary; DEBIAN: what debian.sh made ready.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -184,7 +183,7 @@ fn test(machine: &Machine, cut: u64) -> Result<()> {
             initramfs,
             &format!("{source} reflash.hash={}", made.bundle_hash),
         )?;
-        lab.say("its own initramfs installed, and went on to the installed root");
+        lab.say("the initramfs of initramfs-tools installed, and went on to the installed root");
     }
     Ok(())
 }
