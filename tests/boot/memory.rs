@@ -6,8 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use reflash::hash::HashAlgorithm;
-use reflash::pack;
+use reflash::{pack, HashAlgorithm};
 
 use crate::guest::{make_initramfs, Boot, Guest, Machine};
 use crate::it::make_bundle::{text_image, Random};
