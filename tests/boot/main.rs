@@ -177,10 +177,10 @@ fn test(machine: &Machine, cut: u64) -> Result<()> {
     lab.boot_installed()?;
     lab.say("the installed root booted");
 
-    if let Some(initramfs) = &machine.packaged {
+    if let Some(initramfs) = machine.packaged() {
         lab.reset_disk()?;
         lab.boot_packaged(
-            initramfs,
+            &initramfs,
             &format!("{source} reflash.hash={}", made.bundle_hash),
         )?;
         lab.say("the initramfs of initramfs-tools installed, and went on to the installed root");
