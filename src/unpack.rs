@@ -44,7 +44,7 @@ use crate::hash::VerifiedBuf;
 use crate::plan::{Plan, Step};
 use crate::xz::{self, Decoder};
 
-/// Stack of a thread that unpacks.
+/// Stack of a thread that unpacks, of which it takes 10 KB (measured; unoptimised some times that).
 const STACK_SIZE: usize = 256 << 10;
 
 /// The bytes of a span, and what was made of them ahead.
