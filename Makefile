@@ -117,11 +117,21 @@ test-emulated:
 	  $(CARGO) test --locked --test it -- --include-ignored $(TESTS) $(NOT_EMULATED:%=--skip %)
 
 .PHONY: boot-test
-boot-test: ## boots x86_64 and aarch64 in an emulator: install, power cut, resume, the installed root
-	set -e; for machine in $(MACHINES); do \
+boot-test: boot-ready ## boots x86_64, aarch64 and armv7 in an emulator: install, power cut, resume, the installed root
+	tests/boot/initramfs-tools.sh $(BUILD)/boot/amd64 $(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash
+	$(CARGO) run --locked --example boot-test -- $(BOOT_ARGUMENTS)
+
+.PHONY: boot-memory
+boot-memory: BOOTED := $(BOOTED_SMALL)
+boot-memory: boot-ready ## the peak memory of an install of 1 GiB on an emulated armv7
+	$(CARGO) run --locked --example boot-test -- --memory $(BOOT_ARGUMENTS)
+
+# What the machines of BOOTED boot: kernels and binaries.
+.PHONY: boot-ready
+boot-ready:
+	set -e; for machine in $(BOOTED); do \
 	  tests/boot/debian.sh $${machine#*=} $(BUILD)/boot/$${machine#*=}; \
-	  $(MAKE) --no-print-directory cross TARGET=$${machine%=*}-unknown-linux-musl VARIANT=full; done
-	$(CARGO) run --locked --example boot-test -- $(foreach machine,$(MACHINES),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))
+	  $(MAKE) --no-print-directory cross TARGET=$${machine%=*} VARIANT=full; done
 
 .PHONY: test-packaging
 test-packaging: ## what is in cross/boot: the script in several shells, images built with it

@@ -49,12 +49,16 @@ CROSS_BUILD = $(or $(CROSS_$(ROUTE)),$(error unknown ROUTE "$(ROUTE)"; known: or
 # What `make cross` leaves, one for each variant; cargo itself has one place for all of them.
 CROSS_BINARY = $(BUILD)/cross/$(TARGET)/$(VARIANT)/reflash
 
-# `make test-cross`: which targets, and which tests.
+# `make test-cross`: which targets, and which tests: those that run the binary.
 EMULATED := aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
-TESTS    ?= install:: golden:: faults:: ahead:: signals:: connect:: trust:: large::
+TESTS    ?= install:: golden:: faults:: ahead:: signals:: connect:: trust:: large:: devices:: plan:: index:: \
+  hostile:: resume::a_kill resume::kills
 # Needs more speed than an emulator has: it compares a wait of one second with one of two.
 NOT_EMULATED := a_dead_address_costs_its_share_once
 
-# `make boot-test`: machines, and what Debian calls their architectures.
-MACHINES := x86_64=amd64 aarch64=arm64
-BOOT_ARGUMENT = $(firstword $1)=$(BUILD)/cross/$(firstword $1)-unknown-linux-musl/full/reflash=$(BUILD)/boot/$(lastword $1)
+# `make boot-test` and `make boot-memory`: targets, and what Debian calls their architectures.
+BOOTED       := x86_64-unknown-linux-musl=amd64 aarch64-unknown-linux-musl=arm64 armv7-unknown-linux-musleabihf=armhf
+BOOTED_SMALL := armv7-unknown-linux-musleabihf=armhf
+# Of a target and an architecture: the machine, the binary, and what Debian has for it.
+BOOT_ARGUMENT  = $(firstword $(subst -, ,$1))=$(BUILD)/cross/$(firstword $1)/full/reflash=$(BUILD)/boot/$(lastword $1)
+BOOT_ARGUMENTS = $(foreach machine,$(BOOTED),$(call BOOT_ARGUMENT,$(subst =, ,$(machine))))

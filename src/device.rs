@@ -9,8 +9,9 @@
 //! *Writing.* Blocks come in order and end anywhere; they are gathered and written in aligned
 //! pieces of 1 MiB, so that the kernel never has to read a sector to change a part of it, but for
 //! the last one and beside blocks that are kept. Not one byte behind the payload changes. No more
-//! than 32 MiB wait to be synced: dirty memory stays bounded, errors show early, and the last sync is
-//! short. With more than one core the writer does not wait for that (`behind`).
+//! than 32 MiB wait to be synced, and none for more than some five seconds of a slow download: dirty
+//! memory stays bounded, errors show early, a power cut costs little, and the last sync is short. With
+//! more than one core the writer does not wait for that (`behind`).
 //!
 //! Offsets are `u64` everywhere. No `unsafe`: the size of a block device is a seek to its end.
 
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use self::behind::Behind;
 pub use self::medium::Medium;
@@ -43,6 +45,10 @@ const LARGEST_SECTOR: u64 = 4 << 10;
 
 /// Bytes that are written and not synced, at most.
 const SYNC_INTERVAL: u64 = 32 << 20;
+
+/// Most time between two syncs, as long as pieces are written: what a power cut may cost of a slow
+/// download.
+const SYNC_PAUSE: Duration = Duration::from_secs(5);
 
 /// A device or file that is written.
 #[derive(Debug)]
@@ -76,6 +82,8 @@ pub struct Target {
     buffer_at: u64,
     unsynced: u64,
     behind: Behind,
+    /// When the last sync was.
+    synced: Instant,
     /// Set before the first byte changes; shared with whoever has to tell of it in a hurry.
     touched: Arc<AtomicBool>,
 }
@@ -128,6 +136,7 @@ impl Target {
             buffer_at: 0,
             unsynced: 0,
             behind: Behind::new(),
+            synced: Instant::now(),
             touched: Arc::default(),
         }
     }
@@ -454,13 +463,14 @@ impl Target {
         self.unsynced += written;
         // As much again is written while it goes on.
         let parts = 1 + u64::from(self.behind.is_possible());
-        if self.unsynced >= SYNC_INTERVAL / parts {
+        if self.unsynced >= SYNC_INTERVAL / parts || self.synced.elapsed() >= SYNC_PAUSE {
             self.settle()?;
             self.unsynced = 0;
             let medium = self.medium.as_ref();
             if !medium.is_some_and(|medium| self.behind.begin(medium, self.buffer_at)) {
                 self.sync_medium(self.buffer_at)?;
             }
+            self.synced = Instant::now();
         }
         Ok(())
     }
@@ -637,5 +647,62 @@ mod tests {
         target.seal().expect("sealed");
         let sealed = fs::read(&path).expect("read");
         assert!(sealed == [&[1; 5000][..], &[3; 1000], &[2; 2000]].concat());
+    }
+
+    /// Counts syncs, and forgets what is written.
+    #[derive(Clone, Debug, Default)]
+    struct Counting(Arc<std::sync::atomic::AtomicUsize>);
+
+    impl Medium for Counting {
+        fn read_at(&self, bytes: &mut [u8], _: u64) -> io::Result<()> {
+            bytes.fill(0);
+            Ok(())
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn size(&self) -> io::Result<u64> {
+            Ok(1 << 30)
+        }
+
+        fn set_size(&self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn forget(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn discard(&self, _: std::ops::Range<u64>) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_synced_by_amount_and_by_time() {
+        let medium = Counting::default();
+        let mut target = Target::on(Box::new(medium.clone()), true, CARE).expect("usable");
+        target.behind.possible = false;
+        let syncs = || medium.0.load(Ordering::Relaxed);
+        let block = vec![1; 1 << 20];
+        append(&mut target, &block);
+        append(&mut target, &block);
+        assert_eq!(syncs(), 1, "the place of the first block");
+        for _ in 0..32 {
+            append(&mut target, &block);
+        }
+        assert_eq!(syncs(), 2, "32 MiB more");
+        target.synced -= SYNC_PAUSE;
+        append(&mut target, &block);
+        assert_eq!(syncs(), 3, "one more, but it was long ago");
+        append(&mut target, &block);
+        assert_eq!(syncs(), 3, "just now");
     }
 }

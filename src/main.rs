@@ -16,6 +16,9 @@ use signal_hook::low_level::signal_name;
 /// Time for the last words after a signal.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
+/// Stack of the threads that wait for signals; the default of 2 MiB is much on a small board.
+const STACK_SIZE: usize = 128 << 10;
+
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
     let command = args::parse(arguments, &|name| std::env::var_os(name));
@@ -195,33 +198,49 @@ fn run_verify(verify: &args::Verify) -> Result<(), Failure> {
 /// even one that waits for a dead server or a full pipe.
 fn end_on_signals(reporter: &Arc<Reporter>, report: Option<PathBuf>) {
     let reporter = reporter.clone();
-    let mut signals = match Signals::new([SIGINT, SIGTERM, SIGHUP]) {
-        Ok(signals) => signals,
-        Err(error) => return log::warn!("signals end the run without a word: {error}"),
-    };
-    std::thread::spawn(move || {
-        let Some(signal) = signals.forever().next() else {
-            return;
-        };
-        let exit = u8::try_from(128 + signal).unwrap_or(1);
-        std::thread::spawn(move || {
-            // The last words may block too, on a terminal that is stopped.
-            std::thread::sleep(LAST_WORDS);
-            std::process::exit(exit.into());
-        });
-        let name = signal_name(signal).unwrap_or("a signal");
-        // If the target is complete, the last words are those of a run that went well.
-        let reason = format!("interrupted by {name}");
-        let Some(last) = reporter.interrupted(exit, &reason) else {
-            return;
-        };
-        if let Some(Err(error)) = report.map(|path| last.write(&path)) {
-            console::print_err(&format!("reflash: {error}"));
-        }
-        console::print_err(&format!("reflash: {reason}"));
-        console::print_target_state(last.target_touched);
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]);
+    let waiting = signals.and_then(|mut signals| {
+        beside("signals", move || {
+            if let Some(signal) = signals.forever().next() {
+                end_on(signal, &reporter, report);
+            }
+        })
+    });
+    if let Err(error) = waiting {
+        log::warn!("signals end the run without a word: {error}");
+    }
+}
+
+/// Starts a thread that nobody waits for.
+fn beside(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    thread.stack_size(STACK_SIZE).spawn(work)?;
+    Ok(())
+}
+
+fn end_on(signal: i32, reporter: &Reporter, report: Option<PathBuf>) {
+    let exit = u8::try_from(128 + signal).unwrap_or(1);
+    // The last words may block too, on a terminal that is stopped.
+    let limit = beside("last words", move || {
+        std::thread::sleep(LAST_WORDS);
         std::process::exit(exit.into());
     });
+    if limit.is_err() {
+        // It ends in any case.
+        std::process::exit(exit.into());
+    }
+    let name = signal_name(signal).unwrap_or("a signal");
+    // If the target is complete, the last words are those of a run that went well.
+    let reason = format!("interrupted by {name}");
+    let Some(last) = reporter.interrupted(exit, &reason) else {
+        return;
+    };
+    if let Some(Err(error)) = report.map(|path| last.write(&path)) {
+        console::print_err(&format!("reflash: {error}"));
+    }
+    console::print_err(&format!("reflash: {reason}"));
+    console::print_target_state(last.target_touched);
+    std::process::exit(exit.into());
 }
 
 #[cfg(feature = "pack")]

@@ -29,6 +29,10 @@ pub use schema::{
 /// Pause between two events of progress.
 const INTERVAL: Duration = Duration::from_millis(200);
 
+/// Stack of the thread that tells progress meanwhile, a listener's needs included; the default of
+/// 2 MiB is much on a small board.
+const STACK_SIZE: usize = 256 << 10;
+
 /// The part of a run that looks through seeds.
 const SEED_SHARE: f64 = 0.1;
 
@@ -301,7 +305,10 @@ impl Reporter {
                     self.show();
                 }
             };
-            let ticker = std::thread::Builder::new().spawn_scoped(scope, tick);
+            let ticker = std::thread::Builder::new()
+                .name("tick".to_owned())
+                .stack_size(STACK_SIZE)
+                .spawn_scoped(scope, tick);
             if let Err(error) = ticker {
                 log::warn!("progress is told now and then only: no thread for it: {error}");
             }

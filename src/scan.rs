@@ -32,6 +32,10 @@ const READ_SIZE: usize = 1 << 20;
 /// Bytes of windows of all threads together, which bounds their number for very large blocks.
 const MAX_WINDOWS: usize = 128 << 20;
 
+/// Stack of a thread that scans, a listener's needs included; the default of 2 MiB is much on a small
+/// board.
+const STACK_SIZE: usize = 256 << 10;
+
 /// A block of a local image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<T> {
@@ -132,7 +136,11 @@ impl Scan<'_> {
         std::thread::scope(|scope| {
             for _ in 1..threads {
                 // Without a thread more, the others do its share.
-                drop(std::thread::Builder::new().spawn_scoped(scope, work));
+                let thread = std::thread::Builder::new()
+                    .name("scan".to_owned())
+                    .stack_size(STACK_SIZE)
+                    .spawn_scoped(scope, work);
+                drop(thread);
             }
             work();
         });

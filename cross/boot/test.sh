@@ -16,7 +16,7 @@ pass() { echo "PASS  $*"; }
 skip() { echo "SKIP  $*"; }
 fail() {
     echo "FAIL  $*"
-    failed=1
+    failed=$((failed + 1))
 }
 
 # ---- the script ---------------------------------------------------------------------------------
@@ -174,34 +174,74 @@ systemd_unit() {
     fi
 }
 
-# Recipes for what is not here: they must be of this release.
-recipes() {
-    local version before=$failed
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -1)
-    grep -qx "REFLASH_VERSION = $version" "$here/buildroot/package/reflash/reflash.mk" || fail "buildroot: not $version"
-    # Its rules, as Buildroot would run them, but for the copying to @D.
+# Recipes for what is not here: their rules run as the real thing would run them, for every target that
+# `make cross` knows, and they must be of this release.
+buildroot() {
+    local option=$1 triple=$2
+    rm -rf "$work/build" "$work/rootfs"
     mkdir -p "$work/build" "$work/rootfs"
     echo binary >"$work/build/reflash"
-    make -s -f - <<MAKE >"$work/log" 2>&1 || fail "buildroot: $(cat "$work/log")"
+    grep -qw "BR2_$option" "$here/buildroot/package/reflash/Config.in" || fail "buildroot: Config.in without $option"
+    # But for the copying to @D.
+    make -s -f - <<MAKE >"$work/log" 2>&1 || fail "buildroot: $option: $(cat "$work/log")"
 BR2_EXTERNAL_REFLASH_PATH := $here/buildroot
-BR2_aarch64 := y
+BR2_$option := y
 INSTALL := install
 TARGET_DIR := $work/rootfs
 include $here/buildroot/external.mk
 .PHONY: all
 all: $work/build/rule
 $work/build/rule:
-	@[ "\$(REFLASH_SITE)" = "$here/buildroot/../../../target/cross/aarch64-unknown-linux-musl/full" ]
+	@[ "\$(REFLASH_SITE)" = "$here/buildroot/../../../target/cross/$triple/full" ]
 	\$(REFLASH_INSTALL_TARGET_CMDS)
 	\$(REFLASH_INSTALL_INIT_SYSTEMD)
 	\$(REFLASH_INSTALL_INIT_SYSV)
 MAKE
-    for path in usr/bin/reflash etc/init.d/S45reflash usr/lib/systemd/system/reflash.service; do
-        [ -e "$work/rootfs/$path" ] || [ -L "$work/rootfs/$path" ] || fail "buildroot: no $path"
+    installed buildroot etc/init.d/S45reflash
+}
+
+# Each override by itself: bitbake takes the value of the machine's own, else of its family's.
+yocto() {
+    local option=$1 triple=$2 recipe
+    recipe=$(echo "$here"/yocto/reflash_*.bb)
+    rm -rf "$work/rootfs"
+    grep -qx "REFLASH_TRIPLE:$option = \"$triple\"" "$recipe" || fail "yocto: $option is not $triple"
+    {
+        echo "D=$work/rootfs bindir=/usr/bin prefix=/usr systemd_system_unitdir=/usr/lib/systemd/system"
+        echo "REFLASH_TREE=$root REFLASH_BINARY=$REFLASH_BOOT"
+        sed -n '/^do_install() {/,/^}/p' "$recipe"
+        echo do_install
+    } | sh -eu >"$work/log" 2>&1 || fail "yocto: $option: $(cat "$work/log")"
+    installed yocto
+}
+
+# installed NAME PATH…: a recipe has put all there.
+installed() {
+    local name=$1 path
+    shift
+    for path in usr/bin/reflash usr/lib/reflash/reflash-boot usr/lib/systemd/system/reflash.service "$@"; do
+        [ -e "$work/rootfs/$path" ] || [ -L "$work/rootfs/$path" ] || fail "$name: no $path"
     done
+}
+
+recipes() {
+    local version before=$failed target
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$root/Cargo.toml" | head -1)
+    grep -qx "REFLASH_VERSION = $version" "$here/buildroot/package/reflash/reflash.mk" || fail "buildroot: not $version"
     [ -e "$here/yocto/reflash_$version.bb" ] || fail "yocto: no recipe for $version"
     grep -q "md5=$(md5sum <"$root/LICENSE" | cut -d' ' -f1)" "$here/yocto/reflash_$version.bb" || fail "yocto: LICENSE"
-    [ "$failed" != "$before" ] || pass "recipes for Buildroot and Yocto are of $version"
+    for target in "$root"/cross/*-linux-*.mk; do
+        target=$(basename "$target" .mk)
+        case $target in
+        x86_64-*) buildroot x86_64 "$target" && yocto x86-64 "$target" ;;
+        aarch64-*) buildroot aarch64 "$target" && yocto aarch64 "$target" ;;
+        armv7-*) buildroot ARM_CPU_ARMV7A "$target" && yocto armv7a "$target" && yocto armv7ve "$target" ;;
+        arm-*) buildroot ARM_CPU_ARMV6 "$target" && yocto arm "$target" ;;
+        riscv64gc-*) buildroot RISCV_64 "$target" && yocto riscv64 "$target" ;;
+        *) fail "recipes: nothing for $target" ;;
+        esac
+    done
+    [ "$failed" != "$before" ] || pass "recipes for Buildroot and Yocto: $version, and every target's rules"
 }
 
 if [ -x "$REFLASH_BINARY" ]; then
@@ -212,4 +252,4 @@ else
 fi
 systemd_unit
 recipes
-exit $failed
+exit $((failed > 0))

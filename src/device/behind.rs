@@ -18,7 +18,7 @@ const STACK_SIZE: usize = 64 << 10;
 /// Syncs behind the writer.
 #[derive(Debug)]
 pub(super) struct Behind {
-    possible: bool,
+    pub(super) possible: bool,
     /// The one that is under way, and the offset up to which things were written when it began.
     under_way: Option<(JoinHandle<io::Result<()>>, u64)>,
 }

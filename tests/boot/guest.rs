@@ -10,16 +10,15 @@ use std::time::{Duration, Instant};
 use crate::images::read;
 use crate::Result;
 
-/// Longer than any healthy boot on a machine that has more to do.
-const LIMIT: Duration = Duration::from_secs(300);
-
 /// What the initramfs needs of the kernel's modules; what they depend on comes with them. Those that
 /// are built in are not missed.
-const MODULES: [&str; 5] = [
+const MODULES: [&str; 6] = [
     "virtio_pci",
     "virtio_mmio",
     "virtio_net",
     "virtio_blk",
+    // ext4 needs it, but does not say so as it does of others.
+    "crc32c_generic",
     "ext4",
 ];
 
@@ -41,7 +40,7 @@ struct Kind {
     bus: &'static str,
 }
 
-const KINDS: [Kind; 2] = [
+const KINDS: [Kind; 3] = [
     Kind {
         name: "x86_64",
         emulator: &["qemu-system-x86_64", "-M", "q35,accel=tcg", "-cpu", "max"],
@@ -52,6 +51,13 @@ const KINDS: [Kind; 2] = [
     Kind {
         name: "aarch64",
         emulator: &["qemu-system-aarch64", "-M", "virt", "-cpu", "cortex-a57"],
+        memory: "64M",
+        console: "ttyAMA0",
+        bus: "device",
+    },
+    Kind {
+        name: "armv7",
+        emulator: &["qemu-system-arm", "-M", "virt", "-cpu", "cortex-a15"],
         memory: "64M",
         console: "ttyAMA0",
         bus: "device",
@@ -76,6 +82,11 @@ impl Machine {
 
     pub fn busybox(&self) -> PathBuf {
         self.debian.join("bin/busybox")
+    }
+
+    /// The initramfs of the distribution's own tools, where one was made.
+    pub fn packaged(&self) -> Option<PathBuf> {
+        Some(self.debian.join("initramfs")).filter(|path| path.exists())
     }
 
     fn kernel(&self) -> Result<PathBuf> {
@@ -143,8 +154,8 @@ impl Archive {
     }
 }
 
-/// Makes `dir/initramfs`: busybox, the binary, `reflash-boot`, modules, and `extra` files.
-pub fn make_initramfs(dir: &Path, machine: &Machine, extra: &[(&str, &[u8])]) -> Result<()> {
+/// Makes the file of an initramfs: busybox, the binary, `reflash-boot`, modules, and `extra` files.
+pub fn make_initramfs(path: &Path, machine: &Machine, extra: &[(&str, &[u8])]) -> Result<()> {
     let mut archive = Archive {
         bytes: Vec::new(),
         entries: 0,
@@ -171,7 +182,7 @@ pub fn make_initramfs(dir: &Path, machine: &Machine, extra: &[(&str, &[u8])]) ->
         archive.add(name, Archive::FILE, content);
     }
     archive.add("TRAILER!!!", 0, b"");
-    crate::images::write(&dir.join("initramfs"), &archive.bytes)
+    crate::images::write(path, &archive.bytes)
 }
 
 /// The modules in the order in which they can be loaded.
@@ -220,6 +231,17 @@ fn depends(module: &[u8]) -> Vec<String> {
     names.map(|name| name.replace('-', "_")).collect()
 }
 
+/// What a machine is started with.
+pub struct Boot<'a> {
+    pub initramfs: &'a Path,
+    pub disk: &'a Path,
+    /// As the emulator's option says it; else what its kind has.
+    pub memory: Option<&'a str>,
+    pub processors: u32,
+    /// For the kernel.
+    pub arguments: &'a str,
+}
+
 /// A machine that runs. Dropping it cuts its power.
 pub struct Guest {
     emulator: Child,
@@ -228,13 +250,14 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Boots `dir/initramfs` with `dir/disk` and these arguments for the kernel.
-    pub fn start(machine: &Machine, dir: &Path, arguments: &str) -> Result<Self> {
+    pub fn start(machine: &Machine, boot: &Boot<'_>) -> Result<Self> {
         let kind = machine.kind;
         let mut command = Command::new(kind.emulator[0]);
         command
             .args(&kind.emulator[1..])
-            .args(["-m", kind.memory, "-nodefaults", "-no-reboot"])
+            .args(["-m", boot.memory.unwrap_or(kind.memory)])
+            .args(["-smp", &boot.processors.to_string()])
+            .args(["-nodefaults", "-no-reboot"])
             .args([
                 "-display",
                 "none",
@@ -246,16 +269,16 @@ impl Guest {
             .arg("-kernel")
             .arg(machine.kernel()?)
             .arg("-initrd")
-            .arg(dir.join("initramfs"))
+            .arg(boot.initramfs)
             .arg("-append")
             .arg(format!(
-                "console={} quiet panic=-1 {arguments}",
-                kind.console
+                "console={} quiet panic=-1 {}",
+                kind.console, boot.arguments
             ))
             .arg("-drive")
             .arg(format!(
                 "file={},format=raw,if=none,id=disk",
-                dir.join("disk").display()
+                boot.disk.display()
             ))
             .args(["-device", &format!("virtio-blk-{},drive=disk", kind.bus)])
             .args(["-netdev", "user,id=net"])
@@ -284,9 +307,9 @@ impl Guest {
         matches!(self.emulator.try_wait(), Ok(None))
     }
 
-    /// Waits until it turns itself off. Returns what the console said.
-    pub fn finish(mut self) -> Result<Console> {
-        while self.is_running() && self.started.elapsed() < LIMIT {
+    /// Waits until it turns itself off, at most so long. Returns what the console said.
+    pub fn finish(mut self, limit: Duration) -> Result<Console> {
+        while self.is_running() && self.started.elapsed() < limit {
             thread::sleep(Duration::from_millis(50));
         }
         let in_time = !self.is_running();
@@ -295,7 +318,7 @@ impl Guest {
             Ok(console)
         } else {
             Err(format!(
-                "still on after {LIMIT:?}\n--- console\n{}---",
+                "still on after {limit:?}\n--- console\n{}---",
                 console.text()
             ))
         }

@@ -3,11 +3,13 @@
 //!
 //! For each machine: the install, looked at from outside; the installed root, booted; then the same
 //! install with the power cut (the emulator killed) at a random moment, and once more, which resumes.
-//! The machines have 1970 on their clocks and little memory.
+//! The machines have 1970 on their clocks and little memory. At last, where initramfs-tools.sh has made
+//! an initramfs, that one installs, and goes on to the installed root.
 //!
 //!     boot-test [--cut PERCENT] MACHINE=BINARY=DEBIAN …
+//!     boot-test --memory MACHINE=BINARY=DEBIAN …        (memory.rs)
 //!
-//! MACHINE: x86_64 or aarch64; BINARY: the static binary; DEBIAN: what debian.sh made ready.
+//! MACHINE: x86_64, aarch64 or armv7; BINARY: the static binary; DEBIAN: what debian.sh made ready.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -17,6 +19,7 @@
 
 mod guest;
 mod images;
+mod memory;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use guest::{Guest, Machine};
+use guest::{make_initramfs, Boot, Console, Guest, Machine};
 use images::Images;
 use it::make_bundle;
 use it::make_bundle::{Bundle, Payload};
@@ -48,6 +51,9 @@ mod it {
     pub mod make_signature;
     pub mod server;
 }
+
+/// Longer than any healthy boot on a machine that has more to do.
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Where the disk ends, behind the image: nothing of it may change.
 const DISK_SIZE: usize = 72 << 20;
@@ -84,6 +90,7 @@ fn run() -> Result<()> {
             .parse()
             .map_err(|_| format!("--cut {word:?} is no number"))?;
     }
+    let memory = words.next_if_eq("--memory").is_some();
     let machines: Vec<Machine> = words
         .map(|word| Machine::parse(&word))
         .collect::<Result<_>>()?;
@@ -91,16 +98,25 @@ fn run() -> Result<()> {
         return Err("no machine to boot".to_owned());
     }
     for machine in &machines {
-        test(machine, cut).map_err(|reason| format!("{}: {reason}", machine.name))?;
+        let result = if memory {
+            memory::test(machine)
+        } else {
+            test(machine, cut)
+        };
+        result.map_err(|reason| format!("{}: {reason}", machine.name))?;
     }
     Ok(())
 }
 
-fn test(machine: &Machine, cut: u64) -> Result<()> {
-    let folder = tempfile::Builder::new()
+fn temporary_folder() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new()
         .prefix("reflash-boot-")
         .tempdir()
-        .map_err(|error| format!("cannot make a temporary folder: {error}"))?;
+        .map_err(|error| format!("cannot make a temporary folder: {error}"))
+}
+
+fn test(machine: &Machine, cut: u64) -> Result<()> {
+    let folder = temporary_folder()?;
     let dir = folder.path();
     let images = Images::make(dir, &machine.busybox())?;
     let authority = Wanted::authority("fleet").root();
@@ -116,17 +132,21 @@ fn test(machine: &Machine, cut: u64) -> Result<()> {
     let header = &made.bytes[made.header.start as usize..made.header.end as usize];
     let signature = cms(&metadata(header), &signer, &[&signer], Twist::None);
     let made = unsigned.signatures(vec![signature]).make();
-    guest::make_initramfs(dir, machine, &[("etc/root.pem", authority.pem.as_bytes())])?;
+    let root = ("etc/root.pem", authority.pem.as_bytes());
+    make_initramfs(&dir.join("initramfs"), machine, &[root])?;
     let server = Server::start([("/new.rugixb", made.bytes.clone())]);
+    let source = format!(
+        "reflash.bundle=http://10.0.2.2:{}/new.rugixb reflash.target=/dev/vda reflash.progress=none",
+        server.port()
+    );
     let lab = Lab {
         machine,
         dir,
         images: &images,
         // Few and small buffers, all the connections: what a board with 64 MiB would be told.
         command: format!(
-            "reflash.bundle=http://10.0.2.2:{}/new.rugixb reflash.target=/dev/vda \
-             reflash.root-cert=/etc/root.pem reflash.report=/run/report.json reflash.progress=none reflash.workers=8 reflash.memory=8M",
-            server.port()
+            "{source} reflash.root-cert=/etc/root.pem reflash.report=/run/report.json \
+             reflash.workers=8 reflash.memory=8M"
         ),
         server: &server,
     };
@@ -156,7 +176,45 @@ fn test(machine: &Machine, cut: u64) -> Result<()> {
     }
     lab.boot_installed()?;
     lab.say("the installed root booted");
+
+    if let Some(initramfs) = machine.packaged() {
+        lab.reset_disk()?;
+        lab.boot_packaged(
+            &initramfs,
+            &format!("{source} reflash.hash={}", made.bundle_hash),
+        )?;
+        lab.say("the initramfs of initramfs-tools installed, and went on to the installed root");
+    }
     Ok(())
+}
+
+/// The report of an install that went well, without anything odd in the guest.
+fn installed(console: &Console) -> Result<Value> {
+    let fail = |what: String| Err(format!("{what}\n--- console\n{}---", console.text()));
+    // The clock is what the test says it is.
+    match console
+        .fact("clock")
+        .and_then(|clock| clock.parse::<u64>().ok())
+    {
+        Some(0..=864_000) => {}
+        other => return fail(format!("the clock is not in 1970: {other:?}")),
+    }
+    if let Some(what) = console.fact("unexpected") {
+        return fail(format!("unexpected in the guest: {what}"));
+    }
+    if console.fact("exit") != Some("0") {
+        return fail(format!(
+            "reflash-boot ended with {:?}",
+            console.fact("exit")
+        ));
+    }
+    let Some(Ok(report)) = console.fact("report").map(serde_json::from_str::<Value>) else {
+        return fail("no report".to_owned());
+    };
+    if report["result"] != "installed" {
+        return fail(format!("the result is {}", report["result"]));
+    }
+    Ok(report)
 }
 
 /// What a report says in short.
@@ -201,64 +259,63 @@ impl Lab<'_> {
         self.dir.join("disk")
     }
 
+    /// Starts the machine with the test's own initramfs.
+    fn start(&self, arguments: &str) -> Result<Guest> {
+        let boot = Boot {
+            initramfs: &self.dir.join("initramfs"),
+            disk: &self.disk(),
+            memory: None,
+            processors: 1,
+            arguments,
+        };
+        Guest::start(self.machine, &boot)
+    }
+
     /// Boots, installs, turns off; then looks at the disk from outside. Returns the report.
     fn install(&self) -> Result<Value> {
         self.server.clear_rules();
         self.server.reset_log();
-        let console = Guest::start(self.machine, self.dir, &self.command)?.finish()?;
-        let told = |what: String| format!("{what}\n--- console\n{}---", console.text());
-        let fail = |what: String| Err(told(what));
-        // The clock is what the test says it is.
-        match console
-            .fact("clock")
-            .and_then(|clock| clock.parse::<u64>().ok())
-        {
-            Some(0..=864_000) => {}
-            other => return fail(format!("the clock is not in 1970: {other:?}")),
-        }
-        if let Some(what) = console.fact("unexpected") {
-            return fail(format!("unexpected in the guest: {what}"));
-        }
-        if console.fact("exit") != Some("0") {
-            return fail(format!(
-                "reflash-boot ended with {:?}",
-                console.fact("exit")
-            ));
-        }
-        let Some(Ok(report)) = console.fact("report").map(serde_json::from_str::<Value>) else {
-            return fail("no report".to_owned());
-        };
-        if report["result"] != "installed" {
-            return fail(format!("the result is {}", report["result"]));
-        }
-        self.check_disk().map_err(told)?;
+        let console = self.start(&self.command)?.finish(LIMIT)?;
+        let report = installed(&console)?;
+        self.check_disk(&console)?;
         self.server.assert_well_behaved_client();
         Ok(report)
     }
 
-    fn check_disk(&self) -> Result<()> {
+    fn check_disk(&self, console: &Console) -> Result<()> {
+        let fail = |what: &str| Err(format!("{what}\n--- console\n{}---", console.text()));
         let disk = images::read(&self.disk())?;
         let (image, rest) = disk.split_at(self.images.new.len());
         if image != self.images.new {
             let at = image.iter().zip(&self.images.new).position(|(a, b)| a != b);
-            return Err(format!("the disk is not the new image, first at {at:?}"));
+            return fail(&format!("the disk is not the new image, first at {at:?}"));
         }
         if rest.iter().any(|byte| *byte != REST) {
-            return Err("bytes behind the image have changed".to_owned());
+            return fail("bytes behind the image have changed");
         }
         Ok(())
     }
 
     /// Without a bundle the initramfs goes on to the root on the disk.
     fn boot_installed(&self) -> Result<()> {
-        let console = Guest::start(self.machine, self.dir, "")?.finish()?;
-        if console.fact("root") == Some(images::NEW_RELEASE) {
-            return Ok(());
-        }
-        Err(format!(
-            "the installed root did not boot\n--- console\n{}---",
-            console.text()
-        ))
+        expect_new_root(&self.start("")?.finish(LIMIT)?)
+    }
+
+    /// One boot: its initramfs brings the network up, installs, and mounts and starts the new root.
+    fn boot_packaged(&self, initramfs: &Path, arguments: &str) -> Result<()> {
+        self.server.clear_rules();
+        self.server.reset_log();
+        let boot = Boot {
+            initramfs,
+            disk: &self.disk(),
+            // It has all the drivers that a machine could need.
+            memory: Some("256M"),
+            processors: 1,
+            arguments: &format!("root=/dev/vda ro ip=dhcp {arguments}"),
+        };
+        let console = Guest::start(self.machine, &boot)?.finish(LIMIT)?;
+        expect_new_root(&console)?;
+        self.check_disk(&console)
     }
 
     /// Kills the emulator when so much of the bundle has been sent. Returns how many bytes that was.
@@ -271,10 +328,10 @@ impl Lab<'_> {
                 every: PAUSE,
             },
         );
-        let mut guest = Guest::start(self.machine, self.dir, &self.command)?;
+        let mut guest = self.start(&self.command)?;
         while self.server.body_bytes() < needed * percent / 100 {
             if !guest.is_running() {
-                let console = guest.finish()?;
+                let console = guest.finish(LIMIT)?;
                 return Err(format!(
                     "it ended before the power was cut\n{}",
                     console.text()
@@ -289,4 +346,14 @@ impl Lab<'_> {
         }
         Ok(self.server.body_bytes())
     }
+}
+
+fn expect_new_root(console: &Console) -> Result<()> {
+    if console.fact("root") == Some(images::NEW_RELEASE) {
+        return Ok(());
+    }
+    Err(format!(
+        "the installed root did not boot\n--- console\n{}---",
+        console.text()
+    ))
 }

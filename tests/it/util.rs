@@ -203,6 +203,11 @@ impl Running {
         assert!(status.unwrap().success(), "kill -{name}");
     }
 
+    /// Number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
