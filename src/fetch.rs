@@ -32,7 +32,7 @@
 //!
 //! This file knows nothing of blocks, digests and compression.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -296,7 +296,8 @@ pub struct Workers<'a, T> {
     arrivals: Receiver<Arrival<T>>,
     /// Held only to be dropped.
     _stop: Sender<()>,
-    early: BTreeMap<u32, T>,
+    /// Arrivals that came before their turn, in any order.
+    early: Vec<(u32, T)>,
     spans: &'a [Range<u64>],
     /// Next span to hand out.
     next: usize,
@@ -370,7 +371,7 @@ pub fn with_workers<T: Send, R>(
             urgent: urgent_sender,
             arrivals,
             _stop: stop,
-            early: BTreeMap::new(),
+            early: Vec::new(),
             spans,
             next: 0,
             outstanding: 0,
@@ -562,14 +563,14 @@ impl<T> Workers<'_, T> {
 
     fn wait_for(&mut self, id: u32) -> Result<T> {
         loop {
-            if let Some(span) = self.early.remove(&id) {
-                return Ok(span);
+            if let Some(at) = self.early.iter().position(|(early, _)| *early == id) {
+                return Ok(self.early.swap_remove(at).1);
             }
             let arrival = self
                 .arrivals
                 .recv()
                 .map_err(|_| Error::Internal("all workers ended with spans under way"))?;
-            self.early.insert(arrival.id, arrival.result?);
+            self.early.push((arrival.id, arrival.result?));
         }
     }
 
