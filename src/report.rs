@@ -596,8 +596,8 @@ fn columns() -> usize {
 /// Writes one JSON object to standard output.
 pub fn print_json(value: &impl Serialize) {
     // Values of our own always can be written.
-    if let Ok(text) = serde_json::to_string_pretty(value) {
-        print_out(&format!("{text}\n"));
+    if let Ok(text) = schema::pretty(value) {
+        print_out(&text);
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::{print_err, print_out};
+use super::{print_err, print_json};
 use crate::error::{Error, Result};
 use crate::http::Counters;
 use crate::terminal::size;
@@ -179,10 +179,59 @@ impl Report {
             path: path.to_owned(),
             source,
         };
-        let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
-        text.push('\n');
+        let text = pretty(self).map_err(|e| fail(e.into()))?;
         std::fs::write(path, text).map_err(fail)
     }
+}
+
+/// A JSON object that people can read as well, with the line's end.
+pub(super) fn pretty(value: &impl Serialize) -> serde_json::Result<String> {
+    serde_json::to_string(value).map(|json| indented(&json))
+}
+
+/// The same JSON with one value on a line, as serde_json's own pretty printer has it. That would be
+/// all code that writes JSON a second time, 12 KB.
+fn indented(json: &str) -> String {
+    const STEP: &str = "  ";
+    let mut text = String::new();
+    let mut depth = 0;
+    let (mut quoted, mut escaped) = (false, false);
+    let mut characters = json.chars().peekable();
+    while let Some(character) = characters.next() {
+        if quoted {
+            text.push(character);
+            quoted = escaped || character != '"';
+            escaped = character == '\\' && !escaped;
+            continue;
+        }
+        let closed =
+            characters.next_if(|next| matches!((character, *next), ('{', '}') | ('[', ']')));
+        match character {
+            _ if closed.is_some() => {
+                text.push(character);
+                text.extend(closed);
+                continue;
+            }
+            '{' | '[' => depth += 1,
+            '}' | ']' => {
+                depth -= 1;
+                text.push('\n');
+                text.push_str(&STEP.repeat(depth));
+            }
+            _ => quoted = character == '"',
+        }
+        text.push(character);
+        match character {
+            '{' | '[' | ',' => {
+                text.push('\n');
+                text.push_str(&STEP.repeat(depth));
+            }
+            ':' => text.push(' '),
+            _ => {}
+        }
+    }
+    text.push('\n');
+    text
 }
 
 /// What `reflash verify` found, schema 1.
@@ -218,11 +267,7 @@ impl VerifyReport {
     /// Says it, to a program or to people.
     pub fn print(&self, json: bool) {
         if json {
-            if let Ok(mut text) = serde_json::to_string_pretty(self) {
-                text.push('\n');
-                print_out(&text);
-            }
-            return;
+            return print_json(self);
         }
         for compared in &self.targets {
             let what = match (compared.differing, compared.complete) {
@@ -280,4 +325,21 @@ pub(super) fn summary(report: &Report) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pretty_json_is_serde_jsons() {
+        let value = serde_json::json!({
+            "empty": {}, "none": [], "nested": [[], [{}, 1, -2.5], {"a": {"b": [true, null]}}],
+            "quoted \"{[,:]}\\": "a\\\"b\n: {", "\\": "\\\\",
+        });
+        for value in [value, serde_json::json!(["\""]), serde_json::json!({})] {
+            let expected = serde_json::to_string_pretty(&value).expect("JSON");
+            assert_eq!(pretty(&value).expect("JSON"), expected + "\n");
+        }
+    }
 }
