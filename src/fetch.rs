@@ -448,9 +448,8 @@ impl<T> Worker<'_, T> {
         }
         // One that did nothing yet may be no better off than one that gets nothing.
         let _idle = self.worked.then(|| Idle::new(&self.crew.idle));
+        // The end of the run disconnects `jobs`.
         let job = select_biased! {
-            // Nothing is ever sent here.
-            recv(self.stop) -> _ => return None,
             recv(self.urgent) -> job => job,
             recv(self.jobs) -> job => job,
         };
