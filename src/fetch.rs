@@ -41,7 +41,7 @@ use crossbeam_channel::{never, select_biased, unbounded, Receiver, Sender};
 
 use crate::error::{Error, Result};
 use crate::http::{Body, Client, Failure, Kind, Stopper, MAX_AHEAD, WINDOW};
-use crate::retry::{admit, given_up, is_over, Attempts, Policy, Trickle, MIN_BYTES};
+use crate::retry::{admit, given_up, is_over, Attempts, Policy, Stop, Trickle, MIN_BYTES};
 
 /// Stack of a worker: ureq needs little. The default of 2 MiB a thread is much on a small board.
 const STACK_SIZE: usize = 512 << 10;
@@ -117,7 +117,7 @@ fn complete_in(
     range: &Range<u64>,
     bytes: &mut Vec<u8>,
     policy: &Policy,
-    stop: &Receiver<()>,
+    stop: &Stop,
     crew: Option<(&Crew, bool)>,
 ) -> Result<Ended> {
     let mut attempts = Attempts::default();
@@ -174,7 +174,7 @@ fn receive(
     bytes: &mut Vec<u8>,
     client: &Client,
     policy: &Policy,
-    stop: &Receiver<()>,
+    stop: &Stop,
     crew: Option<&Crew>,
 ) -> Result<(), Failure> {
     let mut pace = Pace::new(policy);
@@ -295,7 +295,7 @@ pub struct Workers<'a, T> {
     urgent: Sender<Job>,
     arrivals: Receiver<Arrival<T>>,
     /// Held only to be dropped.
-    _stop: Sender<()>,
+    _stop: Sender<Vec<u8>>,
     /// Arrivals that came before their turn, in any order.
     early: Vec<(u32, T)>,
     spans: &'a [Range<u64>],
@@ -324,7 +324,7 @@ pub fn with_workers<T: Send, R>(
     let (jobs, job_queue) = unbounded::<Job>();
     let (urgent_sender, urgent_queue) = unbounded::<Job>();
     let (arrive, arrivals) = unbounded::<Arrival<T>>();
-    let (stop, stopped) = unbounded::<()>();
+    let (stop, stopped): (_, Stop) = unbounded();
     let count = spans.len().max(1);
     let crew = Crew {
         working: AtomicUsize::new(count.min(clients.len())),
@@ -429,7 +429,7 @@ struct Worker<'a, T> {
     /// Where a job goes that this worker cannot do.
     give_back: &'a Sender<Job>,
     arrive: &'a Sender<Arrival<T>>,
-    stop: &'a Receiver<()>,
+    stop: &'a Stop,
     policy: &'a Policy,
     crew: &'a Crew,
     prepare: &'a dyn Prepare<T>,
