@@ -27,8 +27,11 @@ FLAGS_FOR := CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUSTFLAGS
 # Source paths are in the messages of panics: without the places where this machine keeps them, two
 # machines make the same bytes.
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(CURDIR)=reflash
-# A panic ends the program (profile.release), so nothing ever unwinds: 80 KB less.
-COMMON_RUSTFLAGS := -C force-unwind-tables=no $(REMAP)
+# force-unwind-tables: a panic ends the program (profile.release), so nothing ever unwinds: 80 KB less.
+# relocation-model: zig links at a fixed address anyway, so code that could stand at any is of no use
+# (stack, heap and mappings are still placed at random); and constants are shared with the page cache
+# instead of relocated in the memory of a small board.
+COMMON_RUSTFLAGS := -C force-unwind-tables=no -C relocation-model=static $(REMAP)
 
 CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(COMMON_RUSTFLAGS) $(TARGET_RUSTFLAGS)" \
   PATH="$(ZIG_VENV)/bin:$$PATH" $(CARGO) zigbuild
@@ -36,14 +39,14 @@ CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(COMMON_RUSTFLAGS) $(TARGET_RUSTFLA
 # PATH, CARGO, RUSTC: Debian's toolchain and not rustup's, which comes first in PATH.
 # RUSTC_BOOTSTRAP: a stable cargo refuses -Z without it.
 # link-self-contained: rustc would look for start files that Debian's sysroot lacks; zig has them.
-# build-std-features: none, that is, without the symbolizer for backtraces, which a stripped binary
-# has no use for (about 90 KB).
+# build-std-features: not the default ones, that is, without the symbolizer for backtraces, which a
+# stripped binary has no use for (about 90 KB). Sorting and the like in their small variants.
 # env -u: a RUSTFLAGS of the user's would replace the flags for the target.
 CROSS_buildstd = env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u RUSTUP_TOOLCHAIN $(ZIG_CACHE) $(STD_ENV) \
   $(FLAGS_FOR)="-C link-self-contained=no $(COMMON_RUSTFLAGS) $(TARGET_RUSTFLAGS)" \
   PATH="$(ZIG_VENV)/bin:$(DEBIAN_RUST)/bin:/usr/bin:/bin" \
   CARGO=$(DEBIAN_RUST)/bin/cargo RUSTC=$(DEBIAN_RUST)/bin/rustc RUSTC_BOOTSTRAP=1 \
-  cargo-zigbuild zigbuild -Zbuild-std=std,panic_abort -Zbuild-std-features=
+  cargo-zigbuild zigbuild -Zbuild-std=std,panic_abort -Zbuild-std-features=optimize_for_size
 
 CROSS_BUILD = $(or $(CROSS_$(ROUTE)),$(error unknown ROUTE "$(ROUTE)"; known: ordinary buildstd))
 # What `make cross` leaves, one for each variant; cargo itself has one place for all of them.

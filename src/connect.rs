@@ -168,7 +168,7 @@ impl Resolve {
 // ---- the network -----------------------------------------------------------------------------
 
 /// How servers are reached, and what was learnt of it. One for all clients of a run.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Network {
     resolve: Vec<Resolve>,
     proxies: Proxies,
@@ -179,8 +179,14 @@ pub struct Network {
     parked: Mutex<VecDeque<Parked>>,
 }
 
+impl fmt::Debug for Network {
+    /// Without what it holds: sockets and credentials, and 5 KB of code that nothing would ever run.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
 /// A socket that connects, or has connected, without anyone waiting for it.
-#[derive(Debug)]
 struct Parked {
     address: SocketAddr,
     socket: Socket,
@@ -196,7 +202,7 @@ impl Parked {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Learnt {
     /// The addresses of `host:port`.
     names: HashMap<String, Vec<SocketAddr>>,

@@ -32,7 +32,7 @@
 //!
 //! This file knows nothing of blocks, digests and compression.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ use crossbeam_channel::{never, select_biased, unbounded, Receiver, Sender};
 
 use crate::error::{Error, Result};
 use crate::http::{Body, Client, Failure, Kind, Stopper, MAX_AHEAD, WINDOW};
-use crate::retry::{admit, given_up, is_over, Attempts, Policy, Trickle, MIN_BYTES};
+use crate::retry::{admit, given_up, is_over, Attempts, Policy, Stop, Trickle, MIN_BYTES};
 
 /// Stack of a worker. A TLS handshake takes 24 KB of it (measured; unoptimised some times that), and the
 /// C library looks names up on it; the default of 2 MiB is much on a small board.
@@ -118,7 +118,7 @@ fn complete_in(
     range: &Range<u64>,
     bytes: &mut Vec<u8>,
     policy: &Policy,
-    stop: &Receiver<()>,
+    stop: &Stop,
     crew: Option<(&Crew, bool)>,
 ) -> Result<Ended> {
     let mut attempts = Attempts::default();
@@ -175,7 +175,7 @@ fn receive(
     bytes: &mut Vec<u8>,
     client: &Client,
     policy: &Policy,
-    stop: &Receiver<()>,
+    stop: &Stop,
     crew: Option<&Crew>,
 ) -> Result<(), Failure> {
     let mut pace = Pace::new(policy);
@@ -296,8 +296,9 @@ pub struct Workers<'a, T> {
     urgent: Sender<Job>,
     arrivals: Receiver<Arrival<T>>,
     /// Held only to be dropped.
-    _stop: Sender<()>,
-    early: BTreeMap<u32, T>,
+    _stop: Sender<Vec<u8>>,
+    /// Arrivals that came before their turn, in any order.
+    early: Vec<(u32, T)>,
     spans: &'a [Range<u64>],
     /// Next span to hand out.
     next: usize,
@@ -324,7 +325,7 @@ pub fn with_workers<T: Send, R>(
     let (jobs, job_queue) = unbounded::<Job>();
     let (urgent_sender, urgent_queue) = unbounded::<Job>();
     let (arrive, arrivals) = unbounded::<Arrival<T>>();
-    let (stop, stopped) = unbounded::<()>();
+    let (stop, stopped): (_, Stop) = unbounded();
     let count = spans.len().max(1);
     let crew = Crew {
         working: AtomicUsize::new(count.min(clients.len())),
@@ -371,7 +372,7 @@ pub fn with_workers<T: Send, R>(
             urgent: urgent_sender,
             arrivals,
             _stop: stop,
-            early: BTreeMap::new(),
+            early: Vec::new(),
             spans,
             next: 0,
             outstanding: 0,
@@ -429,7 +430,7 @@ struct Worker<'a, T> {
     /// Where a job goes that this worker cannot do.
     give_back: &'a Sender<Job>,
     arrive: &'a Sender<Arrival<T>>,
-    stop: &'a Receiver<()>,
+    stop: &'a Stop,
     policy: &'a Policy,
     crew: &'a Crew,
     prepare: &'a dyn Prepare<T>,
@@ -448,9 +449,8 @@ impl<T> Worker<'_, T> {
         }
         // One that did nothing yet may be no better off than one that gets nothing.
         let _idle = self.worked.then(|| Idle::new(&self.crew.idle));
+        // The end of the run disconnects `jobs`.
         let job = select_biased! {
-            // Nothing is ever sent here.
-            recv(self.stop) -> _ => return None,
             recv(self.urgent) -> job => job,
             recv(self.jobs) -> job => job,
         };
@@ -563,14 +563,14 @@ impl<T> Workers<'_, T> {
 
     fn wait_for(&mut self, id: u32) -> Result<T> {
         loop {
-            if let Some(span) = self.early.remove(&id) {
-                return Ok(span);
+            if let Some(at) = self.early.iter().position(|(early, _)| *early == id) {
+                return Ok(self.early.swap_remove(at).1);
             }
             let arrival = self
                 .arrivals
                 .recv()
                 .map_err(|_| Error::Internal("all workers ended with spans under way"))?;
-            self.early.insert(arrival.id, arrival.result?);
+            self.early.push((arrival.id, arrival.result?));
         }
     }
 

@@ -16,7 +16,7 @@
 //! Bookkeeping only, no bytes: the plan runs it with the sizes it knows or estimates, the writer
 //! with the real ones, so both come to the same decisions wherever the sizes are known.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use crate::scan::Found;
 
@@ -111,7 +111,7 @@ pub struct Survival {
     /// Number of places that begin before the frontier.
     passed: usize,
     /// Blocks in memory, and their sizes.
-    saved: BTreeMap<u32, u32>,
+    saved: HashMap<u32, u32>,
     /// Bytes of them.
     used: u64,
     /// Most bytes of them.

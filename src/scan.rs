@@ -13,7 +13,6 @@
 //! Memory: one window of a few blocks a thread, the borders of segments that wait to be joined, and
 //! the blocks that the caller keeps.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
@@ -160,8 +159,8 @@ pub type Take<'a, T> = &'a mut (dyn FnMut(Found<T>) + Send);
 struct Joined<'a, T> {
     window: Window<'a, T>,
     take: Take<'a, T>,
-    /// Finished, but not all before them.
-    waiting: BTreeMap<usize, Segment<T>>,
+    /// Finished, but not all before them: fewer than there are threads, in any order.
+    waiting: Vec<(usize, Segment<T>)>,
     /// Number of the next segment to join.
     next: usize,
     /// Border up to which all is joined.
@@ -175,7 +174,7 @@ impl<'a, T: Copy> Joined<'a, T> {
             // For a block or two where segments meet.
             window: Window::new(scan, keep, 0),
             take,
-            waiting: BTreeMap::new(),
+            waiting: Vec::new(),
             next: 0,
             at: 0,
             error: None,
@@ -183,9 +182,10 @@ impl<'a, T: Copy> Joined<'a, T> {
     }
 
     fn add(&mut self, number: usize, segment: Segment<T>) {
-        self.waiting.insert(number, segment);
-        while let Some(segment) = self.waiting.remove(&self.next) {
+        self.waiting.push((number, segment));
+        while let Some(at) = self.waiting.iter().position(|(n, _)| *n == self.next) {
             self.next += 1;
+            let (_, segment) = self.waiting.swap_remove(at);
             self.join(segment);
         }
     }

@@ -8,7 +8,7 @@
 //! table in `chain` and one in `key`.
 //!
 //! Parsing and rules are ours, and use no key before somebody trusted vouched for it; arithmetic on
-//! keys is that of the RustCrypto crates, DER that of the crate `der`. None of it is C. The cargo
+//! keys is that of ring (RSA) and the RustCrypto crates, DER that of the crate `der`. The cargo
 //! feature `signatures` brings all of it; without it, asking for it is a usage error.
 
 use std::path::PathBuf;

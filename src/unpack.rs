@@ -42,7 +42,7 @@
 
 mod seeded;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -211,16 +211,22 @@ pub struct Unpacker<'p, 'b> {
 /// The spans that have arrived and that the writer has not taken yet.
 #[derive(Debug, Default)]
 struct Pool<'b> {
-    /// Those with blocks to unpack.
-    waiting: BTreeMap<usize, Pending<'b>>,
-    /// Those of which a thread has a block in hand.
-    in_hand: BTreeSet<usize>,
-    /// Those without.
-    done: BTreeMap<usize, Span<'b>>,
+    spans: BTreeMap<usize, Place<'b>>,
     /// The writer waits for this one.
     wanted: Option<usize>,
     seeded: Seeded<'b>,
     ended: bool,
+}
+
+/// How far a span is.
+#[derive(Debug)]
+enum Place<'b> {
+    /// It has blocks to unpack.
+    Waiting(Pending<'b>),
+    /// A thread has one of them in hand.
+    InHand,
+    /// It has none.
+    Done(Span<'b>),
 }
 
 #[derive(Debug)]
@@ -292,12 +298,15 @@ impl<'p, 'b> Unpacker<'p, 'b> {
     pub fn claim(&self, number: usize) -> Option<Span<'b>> {
         let mut pool = self.pool();
         pool.wanted = Some(number);
-        let in_hand = |pool: &mut Pool<'_>| pool.in_hand.contains(&number);
+        let in_hand = |pool: &mut Pool<'_>| matches!(pool.spans.get(&number), Some(Place::InHand));
         let waited = self.back.wait_while(pool, in_hand);
         let mut pool = waited.unwrap_or_else(PoisonError::into_inner);
         pool.wanted = None;
-        let pending = pool.waiting.remove(&number).map(|pending| pending.span);
-        pending.or_else(|| pool.done.remove(&number))
+        match pool.spans.remove(&number)? {
+            Place::Waiting(pending) => Some(pending.span),
+            Place::Done(span) => Some(span),
+            Place::InHand => None,
+        }
     }
 
     fn work(&self) {
@@ -323,32 +332,32 @@ impl<'p, 'b> Unpacker<'p, 'b> {
         if pool.ended {
             return Next::Ended;
         }
-        loop {
-            let wanted = pool.wanted;
-            let first = pool.waiting.keys().find(|number| Some(**number) != wanted);
-            let Some(number) = first.copied() else {
-                return Next::Wait;
-            };
-            let Some(pending) = pool.waiting.remove(&number) else {
-                return Next::Wait;
+        let wanted = pool.wanted;
+        for (number, place) in &mut pool.spans {
+            let pending = match std::mem::replace(place, Place::InHand) {
+                Place::Waiting(pending) if Some(*number) != wanted => pending,
+                other => {
+                    *place = other;
+                    continue;
+                }
             };
             let Some((stored, bound)) = self.locate(&pending) else {
-                pool.done.insert(number, pending.span);
+                *place = Place::Done(pending.span);
                 continue;
             };
             let Some(share) = self.ahead.take(Kind::Fetched, bound as u64) else {
-                pool.waiting.insert(number, pending);
-                return Next::Wait;
+                *place = Place::Waiting(pending);
+                break;
             };
-            pool.in_hand.insert(number);
             return Next::Task(Box::new(Task {
-                number,
+                number: *number,
                 pending,
                 stored,
                 bound,
                 share,
             }));
         }
+        Next::Wait
     }
 
     /// Where the next block of a span is in its bytes, and how large it may be; `None` if there is
@@ -413,14 +422,12 @@ impl<'p, 'b> Unpacker<'p, 'b> {
             // The writer will find out why.
             None => true,
         };
-        let mut pool = self.pool();
-        pool.in_hand.remove(&number);
-        if last {
-            pool.done.insert(number, pending.span);
+        let place = if last {
+            Place::Done(pending.span)
         } else {
-            pool.waiting.insert(number, pending);
-        }
-        drop(pool);
+            Place::Waiting(pending)
+        };
+        self.pool().spans.insert(number, place);
         self.back.notify_all();
     }
 
@@ -435,7 +442,7 @@ struct GivenUp<'a, 'p, 'b>(&'a Unpacker<'p, 'b>, usize);
 impl Drop for GivenUp<'_, '_, '_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.0.pool().in_hand.remove(&self.1);
+            self.0.pool().spans.remove(&self.1);
             self.0.back.notify_all();
         }
     }
@@ -470,7 +477,8 @@ impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
             span: Span::new(bytes),
             next: Some(first),
         };
-        self.pool().waiting.insert(number, pending);
+        let place = Place::Waiting(pending);
+        self.pool().spans.insert(number, place);
         self.ahead.stir(Kind::Fetched, 0);
         // The writer claims it by its number.
         Span::new(Vec::new())
@@ -556,6 +564,16 @@ mod tests {
         unpacker
     }
 
+    /// The spans that have no blocks to unpack any more.
+    fn done(unpacker: &Unpacker<'_, '_>) -> Vec<(usize, bool)> {
+        let pool = unpacker.pool();
+        let done = pool.spans.iter().filter_map(|(number, place)| match place {
+            Place::Done(span) => Some((*number, span.stored.is_empty())),
+            _ => None,
+        });
+        done.collect()
+    }
+
     fn hand_in(bundle: &Bundle, unpacker: &Unpacker<'_, '_>, number: usize) {
         let span = bundle.spans[number].clone();
         unpacker.prepare(Some(number), &bundle.plan.spans[number], span);
@@ -612,7 +630,7 @@ mod tests {
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
             let started = Instant::now();
-            while unpacker.pool().done.len() < bundle.spans.len() {
+            while done(&unpacker).len() < bundle.spans.len() {
                 assert!(
                     started.elapsed() < Duration::from_secs(20),
                     "nobody unpacks"
@@ -620,11 +638,9 @@ mod tests {
                 thread::sleep(Duration::from_millis(1));
             }
             // Spans that end with a block that is fetched need their stored bytes no more.
-            let pool = unpacker.pool();
-            let kept = pool.done.iter().filter(|(_, span)| !span.stored.is_empty());
-            let kept: Vec<_> = kept.map(|(number, _)| *number).collect();
+            let kept = done(&unpacker).into_iter().filter(|(_, empty)| !empty);
+            let kept: Vec<_> = kept.map(|(number, _)| number).collect();
             assert_eq!(kept, [4, 9, 14], "the others end with what is fetched");
-            drop(pool);
             let fetched = |step: &&Step| matches!(step, Step::Fetch(_));
             let fetched = bundle.plan.steps.iter().filter(fetched).count();
             assert_eq!(take_all(&bundle, &unpacker), fetched);
@@ -640,7 +656,7 @@ mod tests {
         let unpacker = unpacker(&bundle, &ahead);
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
-            while unpacker.pool().done.len() < bundle.spans.len() {
+            while done(&unpacker).len() < bundle.spans.len() {
                 thread::yield_now();
             }
             let mut span = unpacker.claim(1).expect("it was handed in");

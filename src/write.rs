@@ -23,7 +23,7 @@
 
 mod supply;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::bundle::{Block, Compression, Index, Payload};
@@ -73,7 +73,7 @@ pub struct Writer<'a> {
     /// What of it is there still.
     survival: Survival,
     /// What of it was saved before its place was written over.
-    saved: BTreeMap<u32, VerifiedBuf>,
+    saved: HashMap<u32, VerifiedBuf>,
     /// Blocks that were gone since the last plan, and plans that were wrong so.
     gone: (u32, u32),
     /// Where each block begins on the target, as far as they are made, and where the next one goes.
@@ -110,7 +110,7 @@ impl<'a> Writer<'a> {
             decoder: xz::Decoder::new(),
             old,
             survival,
-            saved: BTreeMap::new(),
+            saved: HashMap::new(),
             gone: (0, 0),
             offsets,
             plain: Vec::new(),

@@ -99,22 +99,37 @@ impl FromArgValue for Seconds {
             .find(|c: char| !c.is_ascii_digit() && c != '.')
             .unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
-        let factor = match unit {
-            "" | "s" => Some(1.0),
-            "ms" => Some(0.001),
-            "m" => Some(60.0),
-            "h" => Some(3600.0),
+        let unit = match unit {
+            "" | "s" => Some(Duration::from_secs(1)),
+            "ms" => Some(Duration::from_millis(1)),
+            "m" => Some(Duration::from_secs(60)),
+            "h" => Some(Duration::from_secs(3600)),
             _ => None,
         };
-        number
-            .parse::<f64>()
-            .ok()
-            .zip(factor)
-            .and_then(|(number, factor)| Duration::try_from_secs_f64(number * factor).ok())
+        unit.and_then(|unit| times(number, unit))
             .filter(|duration| *duration <= MAX_DURATION)
             .map(Seconds)
             .ok_or_else(|| "is not a duration such as 30s or 500ms".to_owned())
     }
+}
+
+/// So many times `unit`: digits, with a point among them or not.
+///
+/// Not with floating point numbers: to read those takes tables of 13 KB.
+fn times(number: &str, unit: Duration) -> Option<Duration> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = |text: &str| text.chars().all(|c| c.is_ascii_digit());
+    if whole.len() + fraction.len() == 0 || !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let whole = if whole.is_empty() { "0" } else { whole };
+    let mut sum = unit.checked_mul(whole.parse().ok()?)?;
+    let mut place = unit;
+    for digit in fraction.chars() {
+        place /= 10;
+        sum = sum.checked_add(place * digit.to_digit(10)?)?;
+    }
+    Some(sum)
 }
 
 /// A time that has passed.
@@ -214,7 +229,22 @@ mod tests {
         assert_eq!(seconds("1.5"), Ok(1500));
         assert_eq!(seconds("250ms"), Ok(250));
         assert_eq!(seconds("2m"), Ok(120_000));
-        for bad in ["", "s", "1x", "-1", "1e400", ".", "99999999h"] {
+        assert_eq!(seconds("1.25h"), Ok(4_500_000));
+        assert_eq!(seconds(".0059"), Ok(5));
+        assert_eq!(seconds("3."), Ok(3000));
+        assert_eq!(seconds("0.33333333333333333333333"), Ok(333));
+        for bad in [
+            "",
+            "s",
+            "1x",
+            "-1",
+            "1e400",
+            ".",
+            ".ms",
+            "1.2.3",
+            "99999999h",
+            "9999999999h",
+        ] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

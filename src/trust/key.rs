@@ -12,6 +12,10 @@
 use der::asn1::ObjectIdentifier;
 use der::Tag;
 use p256::ecdsa::signature::hazmat::PrehashVerifier;
+use ring::signature::{
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
+    RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512,
+};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use super::asn1::{malformed, oid, Fields, Value};
@@ -42,6 +46,8 @@ const P384: ObjectIdentifier = oid("1.3.132.0.34");
 
 /// Sizes of RSA keys, in bits.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
+
+type RsaKey<'a> = ring::signature::RsaPublicKeyComponents<&'a [u8]>;
 
 /// A digest algorithm of signatures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,15 +165,21 @@ impl Algorithm {
         let key = Key::parse(key)?;
         let right = match (self, key) {
             (Self::Rsa(hash), Key::Rsa(key)) => {
-                let digest = hash.digest(message);
-                match hash {
-                    Hash::Sha256 => key.pkcs1v15_verify_prehash::<Sha256>(&digest, signature),
-                    Hash::Sha384 => key.pkcs1v15_verify_prehash::<Sha384>(&digest, signature),
-                    Hash::Sha512 => key.pkcs1v15_verify_prehash::<Sha512>(&digest, signature),
-                }
-                .is_ok()
+                let kind = match hash {
+                    Hash::Sha256 => &RSA_PKCS1_2048_8192_SHA256,
+                    Hash::Sha384 => &RSA_PKCS1_2048_8192_SHA384,
+                    Hash::Sha512 => &RSA_PKCS1_2048_8192_SHA512,
+                };
+                key.verify(kind, message, signature).is_ok()
             }
-            (Self::RsaPss(hash), Key::Rsa(key)) => pss_is_right(&key, hash, message, signature),
+            (Self::RsaPss(hash), Key::Rsa(key)) => {
+                let kind = match hash {
+                    Hash::Sha256 => &RSA_PSS_2048_8192_SHA256,
+                    Hash::Sha384 => &RSA_PSS_2048_8192_SHA384,
+                    Hash::Sha512 => &RSA_PSS_2048_8192_SHA512,
+                };
+                key.verify(kind, message, signature).is_ok()
+            }
             (Self::Ecdsa(hash), Key::P256(key)) => p256::ecdsa::Signature::from_der(signature)
                 .is_ok_and(|signature| {
                     key.verify_prehash(&hash.digest(message), &signature)
@@ -188,27 +200,6 @@ impl Algorithm {
             Err("the signature is wrong".to_owned())
         }
     }
-}
-
-fn pss_is_right(key: &rsa::PublicKey, hash: Hash, message: &[u8], signature: &[u8]) -> bool {
-    let Ok(signature) = rsa::pss::Signature::try_from(signature) else {
-        return false;
-    };
-    // The salt is as long as the digest unless told otherwise.
-    let digest = hash.digest(message);
-    let key = key.clone();
-    match hash {
-        Hash::Sha256 => {
-            rsa::pss::VerifyingKey::<Sha256>::new(key).verify_prehash(&digest, &signature)
-        }
-        Hash::Sha384 => {
-            rsa::pss::VerifyingKey::<Sha384>::new(key).verify_prehash(&digest, &signature)
-        }
-        Hash::Sha512 => {
-            rsa::pss::VerifyingKey::<Sha512>::new(key).verify_prehash(&digest, &signature)
-        }
-    }
-    .is_ok()
 }
 
 /// Name and parameters of an AlgorithmIdentifier.
@@ -261,16 +252,16 @@ fn pss(parameters: Value<'_>) -> Result<Hash, Reason> {
     }
 }
 
-enum Key {
-    Rsa(rsa::PublicKey),
+enum Key<'a> {
+    Rsa(RsaKey<'a>),
     P256(p256::ecdsa::VerifyingKey),
     P384(p384::ecdsa::VerifyingKey),
     Ed25519(ed25519_dalek::VerifyingKey),
 }
 
-impl Key {
+impl<'a> Key<'a> {
     /// From a SubjectPublicKeyInfo.
-    fn parse(key: &Value<'_>) -> Result<Self, Reason> {
+    fn parse(key: &Value<'a>) -> Result<Self, Reason> {
         const WHAT: &str = "the key of a certificate";
         let bad = || malformed(WHAT);
         let mut fields = key.expect(Tag::Sequence, WHAT)?.fields(WHAT)?;
@@ -303,18 +294,20 @@ impl Key {
     }
 }
 
-fn rsa_key(n: &[u8], e: &[u8]) -> Result<rsa::PublicKey, Reason> {
-    // Positive numbers: the first bit is clear.
-    let positive = |number: &[u8]| number.first().is_some_and(|first| *first < 0x80);
-    if !positive(n) || !positive(e) || n.len() > RSA_BITS.end() / 8 + 1 || e.len() > 8 {
-        return Err("the RSA key has a size that is not accepted".to_owned());
-    }
-    let number = |bytes: &[u8]| {
-        let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
-        rsa::BoxedUint::from_be_slice_vartime(bytes.get(zeros..).unwrap_or_default())
+/// The key of two INTEGERs: their bytes without zeros in front.
+fn rsa_key<'a>(n: &'a [u8], e: &'a [u8]) -> Result<RsaKey<'a>, Reason> {
+    let magnitude = |number: &'a [u8]| match number {
+        // Positive: the first bit is clear.
+        [0, rest @ ..] => Some(rest),
+        [first, ..] if *first < 0x80 => Some(number),
+        _ => None,
     };
-    rsa::PublicKey::new_with_size_limits(number(n), number(e), RSA_BITS)
-        .map_err(|error| format!("the RSA key is not accepted: {error}"))
+    let accepted = magnitude(n).zip(magnitude(e)).filter(|(n, _)| {
+        let unused = n.first().map_or(0, |first| first.leading_zeros() as usize);
+        RSA_BITS.contains(&(n.len() * 8 - unused))
+    });
+    let (n, e) = accepted.ok_or("the RSA key has a size that is not accepted")?;
+    Ok(RsaKey { n, e })
 }
 
 /// The values of a SEQUENCE that must be one.

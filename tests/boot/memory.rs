@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use reflash::pack::manifest::{Algorithm, BlockEncoding, Compression};
 use reflash::{pack, HashAlgorithm};
 
 use crate::guest::{make_initramfs, Boot, Guest, Machine};
@@ -55,10 +56,14 @@ pub fn test(machine: &Machine) -> Result<()> {
     let (image, bundle, disk): (PathBuf, PathBuf, PathBuf) =
         (path("image"), path("bundle"), path("disk"));
     write_pages(&image, 0..PAGES)?;
-    let mut options = pack::Options::new(&image, &bundle);
     // The fastest there is for a 32-bit machine; the memory is the same.
-    options.hash = HashAlgorithm::Sha256;
-    options.compression = Some(1);
+    let encoding = BlockEncoding {
+        hash_algorithm: Some(Algorithm(HashAlgorithm::Sha256)),
+        compression: Some(Compression::Xz { level: Some(1) }),
+        ..pack::default_encoding()
+    };
+    let slot = ("system".to_owned(), image.clone());
+    let options = pack::Options::of_slots(vec![slot], &encoding, bundle.clone());
     let packed = pack::pack(&options).map_err(|error| error.to_string())?;
     let initramfs = path("initramfs");
     make_initramfs(&initramfs, machine, &[])?;

@@ -152,7 +152,8 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("lzma_rust2", &["xz/lzma2"]),
     ("p256", &["trust/key"]),
     ("p384", &["trust/key"]),
-    ("rsa", &["trust/key"]),
+    // In tls it is the part of rustls by that name.
+    ("ring", &["trust/key", "tls"]),
     ("rustix", &["console", "device"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
