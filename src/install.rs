@@ -36,6 +36,7 @@ use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
 use crate::write::{InOrder, Outcome, Supply, Writer};
 
+#[cfg(feature = "pack")]
 pub(crate) use options::check_workers;
 pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
 pub use targets::{destinations, Targets};

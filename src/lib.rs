@@ -127,6 +127,11 @@
 //! target only after its digest matched ([`hash::Verified`]). Servers, seeds and media are not
 //! trusted at all. Every limit on what remote bytes may ask for is a named constant.
 
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the map of the modules is for those who read all of it"
+)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("reflash writes Linux block devices and runs on Linux only");
 
@@ -212,7 +217,7 @@ pub mod internal {
     }
 
     open! {
-        args bundle chunker clock connect console device error fetch hash http image install notify old
+        args bundle chunker clock connect console device error fetch hash http image install link notify old
         open output plan proxy remote report rugix scan seed stlv tls trust unpack write xz
     }
 }

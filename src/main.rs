@@ -60,7 +60,7 @@ fn run(command: &Command) -> Result<(), Failure> {
 
 /// What ends the program with another code than 0.
 struct Failure {
-    error: Error,
+    error: Box<Error>,
     /// The bundle that it is about.
     bundle: Option<String>,
     /// The target was written to.
@@ -75,7 +75,7 @@ impl From<Error> for Failure {
             hint: error.hint(),
             bundle: None,
             touched: false,
-            error,
+            error: Box::new(error),
         }
     }
 }

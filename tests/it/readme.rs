@@ -192,8 +192,11 @@ const ENDS: [(&str, &str, &str); 5] = [
     ("", "slot", "retry_later"),
 ];
 
+/// An example, given the values of its variables.
+type Script<'a> = &'a dyn Fn(&[(&str, &str)]) -> String;
+
 /// Runs an example with what it leaves to others said on standard output.
-fn assert_acts(interpreter: &str, script: &dyn Fn(&[(&str, &str)]) -> String) {
+fn assert_acts(interpreter: &str, script: Script<'_>) {
     let site = Site::of(Payload::slot("system", random_image(100_000, 9)));
     let program = site.path("reflash");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_reflash"), program).unwrap();
