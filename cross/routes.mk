@@ -29,8 +29,8 @@ FLAGS_FOR := CARGO_TARGET_$(shell echo $(TARGET) | tr a-z- A-Z_)_RUSTFLAGS
 REMAP := --remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)=cargo --remap-path-prefix=$(CURDIR)=reflash
 # force-unwind-tables: a panic ends the program (profile.release), so nothing ever unwinds: 80 KB less.
 # relocation-model: zig links at a fixed address anyway, so code that could stand at any is of no use
-# (stack, heap and mappings are still placed at random); and constants are shared with the page cache
-# instead of relocated in the memory of a small board.
+# (stack, heap and mappings are still placed at random). Riscv64 alone was linked to stand anywhere;
+# without that it needs no relocations.
 COMMON_RUSTFLAGS := -C force-unwind-tables=no -C relocation-model=static $(REMAP)
 
 CROSS_ordinary = $(ZIG_CACHE) $(FLAGS_FOR)="$(COMMON_RUSTFLAGS) $(TARGET_RUSTFLAGS)" \
