@@ -81,6 +81,8 @@ pub struct Target {
     /// Offset of the first byte in `buffer`.
     buffer_at: u64,
     unsynced: u64,
+    /// Most of them.
+    sync_interval: u64,
     behind: Behind,
     /// When the last sync was.
     synced: Instant,
@@ -118,6 +120,12 @@ impl Target {
         Ok(target)
     }
 
+    /// The same with no more bytes than these between two syncs, for tests with small images.
+    pub fn syncing_every(mut self, bytes: u64) -> Self {
+        self.sync_interval = bytes;
+        self
+    }
+
     fn unopened(path: &Path, care: Care) -> Self {
         Self {
             path: path.to_owned(),
@@ -135,6 +143,7 @@ impl Target {
             buffer: Vec::new(),
             buffer_at: 0,
             unsynced: 0,
+            sync_interval: SYNC_INTERVAL,
             behind: Behind::new(),
             synced: Instant::now(),
             touched: Arc::default(),
@@ -463,7 +472,7 @@ impl Target {
         self.unsynced += written;
         // As much again is written while it goes on.
         let parts = 1 + u64::from(self.behind.is_possible());
-        if self.unsynced >= SYNC_INTERVAL / parts || self.synced.elapsed() >= SYNC_PAUSE {
+        if self.unsynced >= self.sync_interval / parts || self.synced.elapsed() >= SYNC_PAUSE {
             self.settle()?;
             self.unsynced = 0;
             let medium = self.medium.as_ref();

@@ -489,6 +489,7 @@ impl<T> Worker<'_, T> {
                 mut bytes,
                 returned,
             } = job;
+            let _given_up = GivenUp(self.arrive, id);
             let ended = complete_in(
                 self.client,
                 &range,
@@ -527,6 +528,18 @@ impl<T> Worker<'_, T> {
             if self.arrive.send(Arrival { id, result }).is_err() || failed {
                 return;
             }
+        }
+    }
+}
+
+/// A panic while this lives loses the job, and the writer is not to wait for it for ever.
+struct GivenUp<'a, T>(&'a Sender<Arrival<T>>, u32);
+
+impl<T> Drop for GivenUp<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let result = Err(given_up());
+            drop(self.0.send(Arrival { id: self.1, result }));
         }
     }
 }

@@ -119,7 +119,7 @@ impl Install {
     ///
     /// It returns when the targets are synced and complete, or not at all what they should be: a run that
     /// failed, or whose process was killed, leaves what nothing takes for an image, and can be repeated
-    /// to go on from there. Threads that it starts end with it.
+    /// to go on from there. Threads that it starts end with it, or a moment later.
     pub fn run(&self, reporter: &Reporter) -> Result<Report, Box<Failed>> {
         self.run_checked(self.check(), reporter, &|path| {
             Target::open(path, self.care)

@@ -259,7 +259,12 @@ impl Cursor {
                 self.buffer.resize(start + more, 0);
                 let missing = self.buffer.get_mut(start..).unwrap_or_default();
                 self.counters.count_bytes(missing.len() as u64);
-                file.read_exact_at(missing, at + start as u64).map_err(fail)
+                let read = file.read_exact_at(missing, at + start as u64);
+                if read.is_err() {
+                    // It may be asked for again, and zeros are not what it is.
+                    self.buffer.truncate(start);
+                }
+                read.map_err(fail)
             }
             Remote::Ordered(ordered) => fill(&mut self.buffer, len, |b| ordered.read(b)),
             Remote::Stream(stream) => {
@@ -382,4 +387,28 @@ fn fill(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_not_taken_for_zeros() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("bundle");
+        std::fs::write(&path, vec![1; 200_000]).expect("written");
+        let location = Location::File(path.clone());
+        let mut cursor =
+            Cursor::open(&location, &Access::default(), &Arc::default()).expect("opened");
+        // The medium fails from here on.
+        let file = File::options().write(true).open(path).expect("opened");
+        file.set_len(100_000).expect("cut");
+        for _ in 0..2 {
+            let failed = cursor.take(90_000..190_000).expect_err("it is not there");
+            assert!(matches!(failed, Error::BundleFile { .. }), "{failed}");
+        }
+        let bytes = cursor.take(10_000..15_000).expect("it is there");
+        assert_eq!(bytes, vec![1; 5000]);
+    }
 }

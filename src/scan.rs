@@ -88,9 +88,16 @@ impl Scan<'_> {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let most = usize::try_from(self.size.div_ceil(MIN_SEGMENT)).unwrap_or(cores);
         let threads = cores.min(MAX_WINDOWS / window).min(most).max(1);
+        // Fixed blocks meet those of a segment before only if it begins at one of their borders.
+        let border = match self.chunker.is_fixed() {
+            true => self.chunker.max_size(),
+            false => 1,
+        };
         let share = |left: u64| {
             let share = left / (threads as u64 * SHARE);
-            share.clamp(MIN_SEGMENT, MAX_SEGMENT)
+            share
+                .clamp(MIN_SEGMENT, MAX_SEGMENT)
+                .next_multiple_of(u64::from(border))
         };
         self.split(&share, threads, keep, take)
     }
@@ -159,7 +166,8 @@ pub type Take<'a, T> = &'a mut (dyn FnMut(Found<T>) + Send);
 struct Joined<'a, T> {
     window: Window<'a, T>,
     take: Take<'a, T>,
-    /// Finished, but not all before them: fewer than there are threads, in any order.
+    /// Finished, but not all before them, in any order: fewer than there are threads, unless one of
+    /// these waits for a medium that fails.
     waiting: Vec<(usize, Segment<T>)>,
     /// Number of the next segment to join.
     next: usize,
@@ -217,7 +225,8 @@ impl<'a, T: Copy> Joined<'a, T> {
         }
         if let Some(cause) = segment.error {
             self.error.get_or_insert(cause);
-            self.at = segment.end;
+            // A block before may have passed it.
+            self.at = self.at.max(segment.end);
         }
     }
 

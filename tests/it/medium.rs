@@ -17,6 +17,9 @@ use crate::make_bundle::{Made, Random};
 
 const SECTOR: usize = 512;
 
+/// Bytes between two syncs.
+const SYNC_INTERVAL: u64 = 64 << 10;
+
 #[derive(Debug)]
 struct State {
     /// What a reader sees.
@@ -243,7 +246,10 @@ impl<'a> Install<'a> {
     pub fn run(&self, disk: &Disk) -> (Report, Result<()>) {
         let open = |path: &Path| {
             let care = Care::default();
-            Target::on(Box::new(disk.clone()), true, care).map_err(|e| Error::Target {
+            let target = Target::on(Box::new(disk.clone()), true, care);
+            // Syncs are to be under way, too, when the power fails.
+            let target = target.map(|target| target.syncing_every(SYNC_INTERVAL));
+            target.map_err(|e| Error::Target {
                 path: path.to_owned(),
                 reason: e.to_string(),
             })
