@@ -241,11 +241,15 @@ impl log::Log for Logger {
         }
         let mut inner = self.console.inner();
         inner.clear_bar();
+        let is_json = inner.mode == Mode::Json;
+        if is_json && record.level() == log::Level::Warn {
+            json(&Line::Warning { message: &message });
+        }
+        // Else there may be a bar to keep away. With JSON there is none, and who tells events is not
+        // to wait for a standard error that is stopped.
+        let _no_bar = (!is_json).then_some(inner);
         match record.level() {
             log::Level::Warn => {
-                if inner.mode == Mode::Json {
-                    json(&Line::Warning { message: &message });
-                }
                 log_line(log::Level::Warn, &message);
                 show_line(&format!("warning: {message}"));
             }
