@@ -39,6 +39,7 @@ use crate::write::{InOrder, Outcome, Supply, Writer};
 #[cfg(feature = "pack")]
 pub(crate) use options::check_workers;
 pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
+pub(crate) use targets::check_names;
 pub use targets::{destinations, Targets};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
