@@ -50,11 +50,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Print(text) => {
-            // A reader that closed the pipe has seen enough.
-            console::print_out(text);
-            Ok(())
-        }
+        Command::Print(text) => Ok(console::print_out(text)?),
         Command::Install(install) => run_install(install),
         Command::Plan(plan) => run_plan(plan),
         Command::Inspect(inspect) => run_inspect(inspect),
@@ -151,14 +147,14 @@ fn run_install(install: &args::Install) -> Result<(), Failure> {
 fn run_plan(plan: &args::Plan) -> Result<(), Failure> {
     let console = console(Mode::None, plan.level, plan.log.as_deref())?;
     let result = plan.install.plan(&plan.link, &console.reporter());
-    match &result {
+    let printed = match &result {
         Ok(planned) if plan.json => console::print_json(planned),
         Ok(planned) => console::print_out(&planned.to_string()),
         Err(failed) if plan.json => console::print_json(&failed.report),
-        Err(_) => true,
+        Err(_) => Ok(()),
     };
     result.map_err(|failed| Failure::of(failed.error, plan.install.bundle()))?;
-    Ok(())
+    Ok(printed?)
 }
 
 fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
@@ -166,16 +162,17 @@ fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
     let bundle = &inspect.options.bundle;
     let (inspection, required) =
         inspect::inspect(&inspect.options).map_err(|error| Failure::of(error, bundle))?;
-    if inspect.json {
-        console::print_json(&inspection);
+    let printed = if inspect.json {
+        console::print_json(&inspection)
     } else {
-        console::print_out(&inspection.to_string());
-    }
+        console::print_out(&inspection.to_string())
+    };
     required.map_err(|error| Failure {
         // Who signed it was told just now.
         hint: None,
         ..Failure::of(error, bundle)
-    })
+    })?;
+    Ok(printed?)
 }
 
 fn run_index(index: &args::Index) -> Result<(), Failure> {
@@ -184,7 +181,7 @@ fn run_index(index: &args::Index) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::index::index(options, tell);
     if let Some(indexed) = console.tool(&options.image, run)? {
         if index.json {
-            console::print_json(&indexed);
+            console::print_json(&indexed)?;
         } else {
             telling.sum_up(&indexed);
         }
@@ -199,13 +196,14 @@ fn run_verify(verify: &args::Verify) -> Result<(), Failure> {
         Ok(report) => report,
         Err(failed) => &failed.report,
     };
+    let mut printed = Ok(());
     if verify.json {
-        console::print_json(report);
+        printed = console::print_json(report);
     } else if verify.level > log::LevelFilter::Off && !report.targets.is_empty() {
         console::print_err(report.to_string().trim_end());
     }
     result.map_err(|failed| Failure::of(failed.error, &verify.options.bundle))?;
-    Ok(())
+    Ok(printed?)
 }
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP, with the last words of a run that failed.
@@ -291,7 +289,7 @@ fn run_pack(pack: &args::Pack) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::pack::pack_and_tell(options, tell);
     if let Some(packed) = console.tool(&options.output, run)? {
         telling.sum_up(&packed);
-        console::print_out(&format!("{}\n", packed.hash));
+        console::print_out(&format!("{}\n", packed.hash))?;
     }
     Ok(())
 }
@@ -299,8 +297,7 @@ fn run_pack(pack: &args::Pack) -> Result<(), Failure> {
 #[cfg(feature = "pack")]
 fn run_sign(options: &reflash::sign::Options) -> Result<(), Failure> {
     let hash = reflash::sign::sign(options)?;
-    console::print_out(&format!("{hash}\n"));
-    Ok(())
+    Ok(console::print_out(&format!("{hash}\n"))?)
 }
 
 #[cfg(feature = "pack")]
@@ -310,9 +307,9 @@ fn run_estimate(estimate: &args::Estimate) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::estimate::estimate(options, tell);
     if let Some(told) = console.tool(&options.old, run)? {
         if estimate.json {
-            console::print_json(&told);
+            console::print_json(&told)?;
         } else {
-            console::print_out(&told.to_string());
+            console::print_out(&told.to_string())?;
         }
     }
     Ok(())
