@@ -90,9 +90,9 @@ pub enum Event<'a> {
     Phase(Phase),
     /// How far it is: when a phase begins, and five times a second at most.
     Progress(Progress),
-    /// All is done. The progress before is 100 %.
+    /// An install is done. The progress before is 100 %.
     Done(&'a Report),
-    /// It ended early.
+    /// An install ended early.
     Failed(&'a Report),
 }
 
