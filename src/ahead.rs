@@ -67,7 +67,7 @@ const MAX_HEAD: usize = 64 << 10;
 
 /// What is known of how the server takes requests that are sent ahead. One for all connections.
 #[derive(Debug)]
-pub struct Manners {
+pub(crate) struct Manners {
     /// Shortest wait for the first byte of an answer, in microseconds.
     first_byte: AtomicU64,
     /// Answers that were waited for.
@@ -97,7 +97,7 @@ impl Default for Manners {
 
 impl Manners {
     /// Whether asking ahead is of use and, as far as known, works.
-    pub fn allow(&self) -> bool {
+    pub(crate) fn allow(&self) -> bool {
         let failures = self.failures.load(Ordering::Relaxed);
         let made_up = failures.saturating_mul(ANSWERS_PER_FAILURE);
         self.samples.load(Ordering::Relaxed) >= SAMPLES
@@ -106,13 +106,13 @@ impl Manners {
     }
 
     /// Shortest wait for the first byte of an answer so far.
-    pub fn first_byte(&self) -> Option<Duration> {
+    pub(crate) fn first_byte(&self) -> Option<Duration> {
         let first_byte = self.first_byte.load(Ordering::Relaxed);
         (first_byte != u64::MAX).then(|| Duration::from_micros(first_byte))
     }
 
     /// An answer began to come after so long.
-    pub fn waited(&self, wait: Duration) {
+    pub(crate) fn waited(&self, wait: Duration) {
         let wait = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
         self.first_byte.fetch_min(wait, Ordering::Relaxed);
         self.samples.fetch_add(1, Ordering::Relaxed);

@@ -227,7 +227,7 @@ impl Network {
 
     /// Begins to open so many connections to where this URL leads, before they are needed, and
     /// counts them. Only where one was made before, and where a round trip is worth it.
-    pub fn open_ahead(&self, uri: &Uri, count: usize, connections: &AtomicU64) {
+    pub(crate) fn open_ahead(&self, uri: &Uri, count: usize, connections: &AtomicU64) {
         // Either alone may be a hiccup of this machine.
         let shortest = self.learnt().round_trip.min(self.manners.first_byte());
         if shortest.is_none_or(|it| it < WORTH_PARKING) {
@@ -291,7 +291,7 @@ impl Network {
     }
 
     /// What is known of how the server takes requests that are sent ahead.
-    pub fn manners(&self) -> &Manners {
+    pub(crate) fn manners(&self) -> &Manners {
         &self.manners
     }
 

@@ -3,7 +3,7 @@
 //! The only file that writes to the terminal, so that a progress line and a log line never run
 //! into each other: standard error is for people, standard output for machines. A [`Console`] listens
 //! to a [`Reporter`]; the library knows nothing of it. Saying something never fails a run: what cannot
-//! be written is dropped. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
+//! be written is dropped, but for a result that a command was asked for. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
 
 mod task;
 
@@ -148,7 +148,7 @@ impl Inner {
             _ => {}
         }
         if self.mode == Mode::Json {
-            json(&match *event {
+            say(&match *event {
                 Event::Start(bundle) => Line::Start {
                     schema: SCHEMA,
                     version: env!("CARGO_PKG_VERSION"),
@@ -203,7 +203,7 @@ impl Inner {
                 }
             }
             Mode::Json if is_last || due(self.shown) => {
-                json(&Line::Progress(progress));
+                say(&Line::Progress(progress));
                 self.shown = Some(Instant::now());
             }
             _ => {}
@@ -241,11 +241,15 @@ impl log::Log for Logger {
         }
         let mut inner = self.console.inner();
         inner.clear_bar();
+        let is_json = inner.mode == Mode::Json;
+        if is_json && record.level() == log::Level::Warn {
+            say(&Line::Warning { message: &message });
+        }
+        // Else there may be a bar to keep away. With JSON there is none, and who tells events is not
+        // to wait for a standard error that is stopped.
+        let _no_bar = (!is_json).then_some(inner);
         match record.level() {
             log::Level::Warn => {
-                if inner.mode == Mode::Json {
-                    json(&Line::Warning { message: &message });
-                }
                 log_line(log::Level::Warn, &message);
                 show_line(&format!("warning: {message}"));
             }
@@ -357,25 +361,37 @@ fn columns() -> usize {
     }
 }
 
-/// Writes one JSON object to standard output. False if it could not be written.
-pub fn print_json(value: &impl Serialize) -> bool {
-    // Values of our own always can be written as JSON.
-    serde_json::to_string_pretty(value).is_ok_and(|text| print_out(&format!("{text}\n")))
+/// Writes one JSON object to standard output, as [`print_out`] does.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value);
+    print_out(&format!("{}\n", text.map_err(|e| unwritten(e.into()))?))
 }
 
-/// A text for machines, or one that was asked for. False if it could not be written.
-pub fn print_out(text: &str) -> bool {
+/// A text for machines, or one that was asked for: a result, so it is an error if it cannot be
+/// written. A reader that closed the pipe has seen enough.
+pub fn print_out(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .is_ok()
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(error)),
+        _ => Ok(()),
+    }
 }
 
-fn json(line: &impl Serialize) {
-    if let Ok(mut line) = serde_json::to_string(line) {
-        line.push('\n');
-        print_out(&line);
-    }
+fn unwritten(source: io::Error) -> Error {
+    let path = "standard output".into();
+    Error::Output { path, source }
+}
+
+/// Writes a line of JSON.
+fn json(line: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(line);
+    print_out(&format!("{}\n", text.map_err(|e| unwritten(e.into()))?))
+}
+
+/// The same of one that is for somebody's convenience.
+fn say(line: &impl Serialize) {
+    drop(json(line));
 }
 
 #[cfg(test)]

@@ -136,7 +136,7 @@ impl Digest {
     }
 
     /// The same for bytes that go on as one piece; `None` if they have another digest.
-    pub fn verify_owned(&self, bytes: Vec<u8>) -> Option<VerifiedBuf> {
+    pub(crate) fn verify_owned(&self, bytes: Vec<u8>) -> Option<VerifiedBuf> {
         self.verify(&bytes).is_ok().then_some(VerifiedBuf(bytes))
     }
 }

@@ -60,7 +60,8 @@ const OUTPUT_BUFFER: usize = 8 << 10;
 pub struct Settings {
     /// Limit for name look-up and for making a connection, each.
     pub connect_timeout: Duration,
-    /// No byte for so long is a failure of the request.
+    /// No byte for so long is a failure of the request. The same option as the policy's, which ends a
+    /// body that trickles: whoever changes one changes both.
     pub stall_timeout: Duration,
     /// Headers to send to the first URL's origin.
     pub headers: Vec<Header>,

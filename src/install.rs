@@ -39,6 +39,7 @@ use crate::write::{InOrder, Outcome, Supply, Writer};
 #[cfg(feature = "pack")]
 pub(crate) use options::check_workers;
 pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
+pub(crate) use targets::check_names;
 pub use targets::{destinations, Targets};
 
 /// Longest span: long against a round trip at any usual rate, short enough that the workers share
@@ -311,7 +312,8 @@ impl Run<'_> {
             self.seconds.sync += start.elapsed().as_secs_f64();
             right?;
         }
-        self.reporter.sealed();
+        self.touched = targets.iter().any(Target::touched);
+        self.reporter.sealed(self.report(None));
         self.store_indexes();
         Ok(())
     }
@@ -664,7 +666,7 @@ impl Run<'_> {
         shape(options.memory, options.workers, options.merge, has_workers)
     }
 
-    fn report(self, error: Option<&Error>) -> Report {
+    fn report(&self, error: Option<&Error>) -> Report {
         let counts = self.counts;
         let target_size = self.payloads.iter().map(|payload| payload.size).sum();
         Report {
@@ -678,8 +680,8 @@ impl Run<'_> {
             error: error.map(ToString::to_string),
             blocks: counts.blocks(),
             bytes: counts.bytes(target_size, &self.counters),
-            bundle: self.bundle,
-            payloads: self.payloads,
+            bundle: self.bundle.clone(),
+            payloads: self.payloads.clone(),
             http: HttpReport::of(&self.counters),
             seconds: self.seconds,
             peak_memory: report::peak_memory(),

@@ -183,19 +183,20 @@ mod work;
 mod write;
 mod xz;
 
-pub use bundle::Compression;
 pub use chunker::Chunker;
 pub use error::{Class, Error, Result, Subject};
 pub use hash::{Digest, HashAlgorithm};
 pub use install::planned::{Expected, OnLink, PlanReport, SpanReport};
 pub use install::{Install, Targets, MAX_WORKERS, MEMORY, WORKERS};
+#[cfg(feature = "pack")]
+pub use link::Link;
 pub use open::Trust;
 pub use remote::{Access, Location};
 pub use report::{
     BlocksReport, BundleReport, BytesReport, ComparedReport, Event, Failed, HttpReport,
     PayloadReport, Phase, Progress, Report, Reporter, SecondsReport, VerifyReport, SCHEMA,
 };
-pub use trust::Roots;
+pub use trust::{BadFile, Roots};
 pub use work::{Step, Tell};
 
 /// The parts of an [`Access`]: how servers are reached.

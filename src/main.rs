@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{mpsc, Arc};
 use std::time::Duration;
 
 use reflash::internal::args::{self, Command};
@@ -15,6 +16,16 @@ use signal_hook::low_level::signal_name;
 
 /// Time for the last words after a signal.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Time for a run to end by itself whose targets are complete; the rest is for its last words.
+const GRACE: Duration = Duration::from_millis(700);
+
+/// Time for the listener to take in that the run ended, before it is said on standard error in any
+/// case. On a terminal the bar goes first.
+const LISTENER: Duration = Duration::from_millis(300);
+
+/// Who sets it has the last words: the run that ended, or the signal that ends it.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Stack of the threads that wait for signals; the default of 2 MiB is much on a small board.
 const STACK_SIZE: usize = 128 << 10;
@@ -39,11 +50,7 @@ fn main() -> ExitCode {
 
 fn run(command: &Command) -> Result<(), Failure> {
     match command {
-        Command::Print(text) => {
-            // A reader that closed the pipe has seen enough.
-            console::print_out(text);
-            Ok(())
-        }
+        Command::Print(text) => Ok(console::print_out(text)?),
         Command::Install(install) => run_install(install),
         Command::Plan(plan) => run_plan(plan),
         Command::Inspect(inspect) => run_inspect(inspect),
@@ -114,6 +121,12 @@ fn run_install(install: &args::Install) -> Result<(), Failure> {
     let reporter = Arc::new(console.reporter());
     end_on_signals(&reporter, install.report.clone());
     let result = install.install.run(&reporter);
+    if ENDING.swap(true, Ordering::Relaxed) {
+        // The process ends within a second.
+        loop {
+            std::thread::park();
+        }
+    }
     let report = match &result {
         Ok(report) => report,
         Err(failed) => &failed.report,
@@ -134,14 +147,14 @@ fn run_install(install: &args::Install) -> Result<(), Failure> {
 fn run_plan(plan: &args::Plan) -> Result<(), Failure> {
     let console = console(Mode::None, plan.level, plan.log.as_deref())?;
     let result = plan.install.plan(&plan.link, &console.reporter());
-    match &result {
+    let printed = match &result {
         Ok(planned) if plan.json => console::print_json(planned),
         Ok(planned) => console::print_out(&planned.to_string()),
         Err(failed) if plan.json => console::print_json(&failed.report),
-        Err(_) => true,
+        Err(_) => Ok(()),
     };
     result.map_err(|failed| Failure::of(failed.error, plan.install.bundle()))?;
-    Ok(())
+    Ok(printed?)
 }
 
 fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
@@ -149,16 +162,17 @@ fn run_inspect(inspect: &args::Inspect) -> Result<(), Failure> {
     let bundle = &inspect.options.bundle;
     let (inspection, required) =
         inspect::inspect(&inspect.options).map_err(|error| Failure::of(error, bundle))?;
-    if inspect.json {
-        console::print_json(&inspection);
+    let printed = if inspect.json {
+        console::print_json(&inspection)
     } else {
-        console::print_out(&inspection.to_string());
-    }
+        console::print_out(&inspection.to_string())
+    };
     required.map_err(|error| Failure {
         // Who signed it was told just now.
         hint: None,
         ..Failure::of(error, bundle)
-    })
+    })?;
+    Ok(printed?)
 }
 
 fn run_index(index: &args::Index) -> Result<(), Failure> {
@@ -167,7 +181,7 @@ fn run_index(index: &args::Index) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::index::index(options, tell);
     if let Some(indexed) = console.tool(&options.image, run)? {
         if index.json {
-            console::print_json(&indexed);
+            console::print_json(&indexed)?;
         } else {
             telling.sum_up(&indexed);
         }
@@ -182,13 +196,14 @@ fn run_verify(verify: &args::Verify) -> Result<(), Failure> {
         Ok(report) => report,
         Err(failed) => &failed.report,
     };
+    let mut printed = Ok(());
     if verify.json {
-        console::print_json(report);
+        printed = console::print_json(report);
     } else if verify.level > log::LevelFilter::Off && !report.targets.is_empty() {
         console::print_err(report.to_string().trim_end());
     }
     result.map_err(|failed| Failure::of(failed.error, &verify.options.bundle))?;
-    Ok(())
+    Ok(printed?)
 }
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP, with the last words of a run that failed.
@@ -218,29 +233,53 @@ fn beside(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<(
     Ok(())
 }
 
-fn end_on(signal: i32, reporter: &Reporter, report: Option<PathBuf>) {
-    let exit = u8::try_from(128 + signal).unwrap_or(1);
-    // The last words may block too, on a terminal that is stopped.
+fn end_on(signal: i32, reporter: &Arc<Reporter>, report: Option<PathBuf>) {
+    let code = u8::try_from(128 + signal).unwrap_or(1);
+    let name = signal_name(signal).unwrap_or("a signal");
+    let reason = format!("interrupted by {name}");
+    let mut last = reporter.interrupted(code, &reason);
+    // The last words may block, on a pipe that is full or a terminal that is stopped.
+    let (limited, why) = (reporter.clone(), reason.clone());
     let limit = beside("last words", move || {
         std::thread::sleep(LAST_WORDS);
-        std::process::exit(exit.into());
+        std::process::exit(limited.interrupted(code, &why).exit.into());
     });
+    let is_cut = last.exit == code;
+    if !is_cut && limit.is_ok() {
+        // The targets are complete, or it failed just now: most likely it ends by itself.
+        std::thread::sleep(GRACE);
+        last = reporter.interrupted(code, &reason);
+    }
+    if ENDING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // What is kept comes first, then whoever can be told: none of them waits for another.
+    let written = report.map(|path| last.write(&path));
+    let exit = i32::from(last.exit);
     if limit.is_err() {
         // It ends in any case.
-        std::process::exit(exit.into());
+        std::process::exit(exit);
     }
-    let name = signal_name(signal).unwrap_or("a signal");
-    // If the target is complete, the last words are those of a run that went well.
-    let reason = format!("interrupted by {name}");
-    let Some(last) = reporter.interrupted(exit, &reason) else {
-        return;
-    };
-    if let Some(Err(error)) = report.map(|path| last.write(&path)) {
+    let touched = last.target_touched;
+    let (telling, told) = mpsc::channel::<()>();
+    let reporter = reporter.clone();
+    let event = beside("last event", move || {
+        reporter.finish(&last);
+        drop(telling);
+    });
+    if event.is_ok() {
+        // Nothing ever comes, but it ends.
+        told.recv_timeout(LISTENER).ok();
+    }
+    if let Some(Err(error)) = written {
         console::print_err(&format!("reflash: {error}"));
     }
-    console::print_err(&format!("reflash: {reason}"));
-    console::print_target_state(last.target_touched);
-    std::process::exit(exit.into());
+    if is_cut {
+        console::print_err(&format!("reflash: {reason}"));
+        console::print_target_state(touched);
+    }
+    told.recv().ok();
+    std::process::exit(exit);
 }
 
 #[cfg(feature = "pack")]
@@ -250,7 +289,7 @@ fn run_pack(pack: &args::Pack) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::pack::pack_and_tell(options, tell);
     if let Some(packed) = console.tool(&options.output, run)? {
         telling.sum_up(&packed);
-        console::print_out(&format!("{}\n", packed.hash));
+        console::print_out(&format!("{}\n", packed.hash))?;
     }
     Ok(())
 }
@@ -258,8 +297,7 @@ fn run_pack(pack: &args::Pack) -> Result<(), Failure> {
 #[cfg(feature = "pack")]
 fn run_sign(options: &reflash::sign::Options) -> Result<(), Failure> {
     let hash = reflash::sign::sign(options)?;
-    console::print_out(&format!("{hash}\n"));
-    Ok(())
+    Ok(console::print_out(&format!("{hash}\n"))?)
 }
 
 #[cfg(feature = "pack")]
@@ -269,9 +307,9 @@ fn run_estimate(estimate: &args::Estimate) -> Result<(), Failure> {
     let run = |tell: Tell<'_>| reflash::estimate::estimate(options, tell);
     if let Some(told) = console.tool(&options.old, run)? {
         if estimate.json {
-            console::print_json(&told);
+            console::print_json(&told)?;
         } else {
-            console::print_out(&told.to_string());
+            console::print_out(&told.to_string())?;
         }
     }
     Ok(())

@@ -37,7 +37,7 @@ use std::thread;
 use serde::{Serialize, Serializer};
 
 use self::blocks::{copy, store_plain, Spool, Storing};
-pub use self::encoder::{compress, compressed_size};
+pub(crate) use self::encoder::{compress, compressed_size};
 use self::manifest::{
     Algorithm, BlockEncoding, Compression, Cutting, Delivery, Manifest, Payload, UpdateType,
 };

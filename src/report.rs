@@ -90,9 +90,9 @@ pub enum Event<'a> {
     Phase(Phase),
     /// How far it is: when a phase begins, and five times a second at most.
     Progress(Progress),
-    /// All is done. The progress before is 100 %.
+    /// An install is done. The progress before is 100 %.
     Done(&'a Report),
-    /// It ended early.
+    /// An install ended early.
     Failed(&'a Report),
 }
 
@@ -179,8 +179,10 @@ struct State {
     payload_reports: Vec<PayloadReport>,
     /// Of each target: whether it was written to.
     touched: Vec<Arc<AtomicBool>>,
-    /// All targets are complete.
-    sealed: bool,
+    /// All targets are complete: what the run will say, if nothing more can be said.
+    sealed: Option<Report>,
+    /// How the run ended. The first end counts.
+    end: Option<Report>,
 }
 
 impl State {
@@ -206,7 +208,8 @@ impl State {
             bundle: BundleReport::default(),
             payload_reports: Vec::new(),
             touched: Vec::new(),
-            sealed: false,
+            sealed: None,
+            end: None,
         }
     }
 }
@@ -221,7 +224,9 @@ impl fmt::Debug for Reporter {
 
 impl Reporter {
     /// Tells `listener`. It is called by whatever thread has something to tell, never by two at a
-    /// time, and the run waits for it.
+    /// time, and the run waits for it. Some of these threads have a stack of 256 KiB. It may ask for
+    /// [`progress`](Self::progress) and [`interrupted`](Self::interrupted); all else of this reporter,
+    /// and a run that it is given to, would wait for the listener to return.
     pub fn new(listener: impl FnMut(&Event<'_>) + Send + 'static) -> Self {
         Self::of(Some(Box::new(listener)))
     }
@@ -247,13 +252,39 @@ impl Reporter {
         self.state().progress()
     }
 
-    /// Ends the telling of a run that is ended from outside, by a signal for instance: tells that it
-    /// failed, with the exit code `exit` and the reason, and returns its report so far. `None`, with
-    /// nothing told, if all targets are complete: the run went well, whatever happens to it now.
-    pub fn interrupted(&self, exit: u8, reason: &str) -> Option<Report> {
-        let report = self.state().interrupted(exit, reason)?;
-        self.finish(&report);
-        Some(report)
+    /// The report of a run that is ended from outside, by a signal for instance: that it failed, with
+    /// the exit code `exit` and the reason, and what it did so far. From then on that is how the run
+    /// ended, whatever it does yet. A run that ended before keeps its own report; and if all targets
+    /// are complete, it went well, whatever happens to it now, and the report says so (`exit` 0).
+    ///
+    /// Nothing is told, and nobody is waited for, not even a listener that hangs: so what matters can
+    /// be saved first. [`finish`](Self::finish) tells it.
+    pub fn interrupted(&self, exit: u8, reason: &str) -> Report {
+        self.state().interrupted(exit, reason)
+    }
+
+    /// Tells that the run is over, with this report unless it ended with another before; nothing is
+    /// told after that. It waits for a listener that is at work, so it must not be called by one.
+    pub fn finish(&self, report: &Report) {
+        let report = &self
+            .state()
+            .end
+            .get_or_insert_with(|| report.clone())
+            .clone();
+        let mut told = self.told();
+        if report.exit == 0 {
+            let progress = {
+                let mut state = self.state();
+                state.percent = 100.0;
+                state.progress()
+            };
+            told.tell(&Event::Progress(progress));
+            told.tell(&Event::Done(report));
+        } else {
+            told.tell(&Event::Failed(report));
+        }
+        // Whatever still ticks.
+        told.over = true;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -287,9 +318,9 @@ impl Reporter {
         self.state().touched.push(touched);
     }
 
-    /// All targets are complete.
-    pub(crate) fn sealed(&self) {
-        self.state().sealed = true;
+    /// All targets are complete, and this is what there is to say, but for the time it took.
+    pub(crate) fn sealed(&self, report: Report) {
+        self.state().sealed = Some(report);
     }
 
     /// Does something, and tells meanwhile what was received, also while nothing else happens: so a
@@ -365,24 +396,6 @@ impl Reporter {
     pub(crate) fn verify_progress(&self, done: u64, total: u64) {
         self.state().verifying = fraction(done, total);
         self.show();
-    }
-
-    /// The run is over.
-    pub(crate) fn finish(&self, report: &Report) {
-        let mut told = self.told();
-        if report.exit == 0 {
-            let progress = {
-                let mut state = self.state();
-                state.percent = 100.0;
-                state.progress()
-            };
-            told.tell(&Event::Progress(progress));
-            told.tell(&Event::Done(report));
-        } else {
-            told.tell(&Event::Failed(report));
-        }
-        // Whatever still ticks.
-        told.over = true;
     }
 
     /// Tells how far the run is, if it is time for that.
@@ -492,12 +505,22 @@ impl State {
         }
     }
 
-    fn interrupted(&self, exit: u8, reason: &str) -> Option<Report> {
-        if self.sealed {
-            return None;
+    fn interrupted(&mut self, exit: u8, reason: &str) -> Report {
+        if let Some(report) = &self.end {
+            return report.clone();
         }
+        let total = self.started.elapsed().as_secs_f64();
+        if let Some(mut report) = self.sealed.clone() {
+            report.seconds.total = total;
+            return report;
+        }
+        self.end.insert(self.failed(total, exit, reason)).clone()
+    }
+
+    /// What a run has to say that ends here.
+    fn failed(&self, total: f64, exit: u8, reason: &str) -> Report {
         let counts = self.counts;
-        Some(Report {
+        Report {
             schema: SCHEMA,
             result: "failed",
             exit,
@@ -508,12 +531,12 @@ impl State {
             bytes: counts.bytes(0, &self.counters),
             http: HttpReport::of(&self.counters),
             seconds: SecondsReport {
-                total: self.started.elapsed().as_secs_f64(),
+                total,
                 ..SecondsReport::default()
             },
             peak_memory: peak_memory(),
             target_touched: self.touched.iter().any(|t| t.load(Ordering::Relaxed)),
-        })
+        }
     }
 }
 
@@ -639,10 +662,7 @@ mod tests {
         if verifies {
             reporter.phase(Phase::Verify);
         }
-        let report = reporter
-            .state()
-            .interrupted(0, "")
-            .expect("the test made it");
+        let report = reporter.state().failed(1.0, 0, "");
         reporter.finish(&report);
         drop(reporter);
         told.iter().collect()
@@ -678,23 +698,49 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_over() {
+    fn the_first_end_counts() {
         let (sender, told) = mpsc::channel();
         let reporter = Reporter::new(move |event: &Event<'_>| {
-            sender.send(format!("{event:?}")).expect("the test made it");
+            let end = match event {
+                Event::Done(report) | Event::Failed(report) => Some(report.exit),
+                _ => None,
+            };
+            sender.send(end).expect("the test made it");
         });
-        reporter.start("b", false);
-        let report = reporter
-            .interrupted(130, "interrupted by SIGINT")
-            .expect("the test made it");
+        reporter.start("interrupted", false);
+        let report = reporter.interrupted(130, "interrupted by SIGINT");
         assert_eq!((report.exit, report.target_touched), (130, false));
+        // The run does not know of it, and nobody told yet.
+        let mut own = report.clone();
+        own.exit = 0;
+        reporter.finish(&own);
         reporter.phase(Phase::Install);
         reporter.finish(&report);
-        assert_eq!(told.try_iter().count(), 2, "start and failed");
-        // A second run.
-        reporter.start("c", false);
-        reporter.sealed();
-        assert!(reporter.interrupted(130, "too late").is_none());
-        assert_eq!(told.try_iter().count(), 1);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [None, Some(130)]);
+
+        reporter.start("complete", false);
+        reporter.sealed(own.clone());
+        assert_eq!(reporter.interrupted(130, "too late").exit, 0);
+        own.exit = 5;
+        reporter.finish(&own);
+        assert_eq!(reporter.interrupted(130, "too late").exit, 5);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [None, Some(5)]);
+    }
+
+    /// Who hangs in the listener, or is it, keeps nobody from the report.
+    #[test]
+    fn the_report_waits_for_no_listener() {
+        let (sender, asked) = mpsc::channel();
+        let reporter = Arc::new(std::sync::OnceLock::<Reporter>::new());
+        let inner = reporter.clone();
+        let listening = Reporter::new(move |_: &Event<'_>| {
+            if let Some(reporter) = inner.get() {
+                let exit = reporter.interrupted(143, "from within").exit;
+                sender.send(exit).expect("the test made it");
+            }
+        });
+        let reporter = reporter.get_or_init(|| listening);
+        reporter.start("b", false);
+        assert_eq!(asked.try_recv(), Ok(143));
     }
 }

@@ -35,7 +35,8 @@ pub struct Policy {
     pub initial_backoff: Duration,
     /// The longest such wait.
     pub max_backoff: Duration,
-    /// Silence that ends a request.
+    /// So long with hardly a byte ends a request. The same option as that of the settings, which ends
+    /// one with none at all: whoever changes one changes both.
     pub stall_timeout: Duration,
     /// Most bytes a second, of all workers together.
     pub limit_rate: Option<Arc<Limiter>>,

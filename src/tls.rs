@@ -84,7 +84,7 @@ mod without {
         }
 
         /// Fails.
-        pub fn session(&self, _: &str) -> Result<Session, Problem> {
+        pub(crate) fn session(&self, _: &str) -> Result<Session, Problem> {
             Err(NONE)
         }
     }
@@ -185,7 +185,7 @@ mod with {
         }
 
         /// A session with this host, a name or an address, that has not begun yet.
-        pub fn session(&self, host: &str) -> Result<Session, Problem> {
+        pub(crate) fn session(&self, host: &str) -> Result<Session, Problem> {
             let bare = host.trim_start_matches('[').trim_end_matches(']');
             let name = ServerName::try_from(bare.to_owned())
                 .map_err(|_| Problem::Lasting(format!("{host} is no name for https")))?;

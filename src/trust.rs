@@ -11,6 +11,7 @@
 //! keys is that of ring (RSA) and the RustCrypto crates, DER that of the crate `der`. The cargo
 //! feature `signatures` brings all of it; without it, asking for it is a usage error.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use crate::clock::Time;
@@ -48,6 +49,14 @@ pub struct BadFile {
     /// Why not.
     pub reason: Reason,
 }
+
+impl fmt::Display for BadFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.reason)
+    }
+}
+
+impl std::error::Error for BadFile {}
 
 /// A certificate, for people. Nothing of it was checked unless a root accepts it.
 #[derive(Clone, Debug, PartialEq, Eq)]

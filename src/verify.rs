@@ -41,7 +41,8 @@ pub struct Options {
 }
 
 /// Compares, and changes nothing. The report tells what was found; an error of class target says that
-/// something differs.
+/// something differs. `reporter` is told of the start and of phases; the end is what is returned, and no
+/// event.
 pub fn verify(
     options: &Options,
     reporter: &Reporter,
@@ -79,6 +80,7 @@ fn compare_all(
     bundle: &mut BundleReport,
     compared: &mut Vec<ComparedReport>,
 ) -> Result<()> {
+    options.targets.check("--slot")?;
     let paths: Vec<PathBuf> = match &options.targets {
         Targets::One(path) => vec![path.clone()],
         Targets::Slots(slots) => slots.iter().map(|(_, path)| path.clone()).collect(),

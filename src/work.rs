@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Step {
     /// What it is at: `cut`, `compress`.
     pub phase: &'static str,
-    /// How much of the whole work is done, from 0 to 1. Never falls.
+    /// How much of the whole work is done, from 0 to 1.
     pub share: f64,
     /// Bytes of this part of the work that are done.
     pub done: u64,
@@ -19,7 +19,8 @@ pub struct Step {
     pub total: u64,
 }
 
-/// Is told of each step, from whatever thread made it.
+/// Is told of each step, from whatever thread made it: by several at a time, and in no order, so that
+/// the largest share so far is what counts.
 pub type Tell<'a> = &'a (dyn Fn(&Step) + Sync);
 
 /// Cost of a byte that is read, cut and hashed: the unit of all others.

@@ -127,10 +127,7 @@ pub(super) fn load_roots(files: &[PathBuf], clock: Clock) -> Result<Option<Roots
         return Ok(None);
     }
     let roots = Roots::load(files, clock).map(Some);
-    roots.map_err(|bad| {
-        let path = bad.path.display();
-        Error::Usage(format!("cannot use --root-cert {path}: {}", bad.reason))
-    })
+    roots.map_err(|bad| Error::Usage(format!("cannot use --root-cert {bad}")))
 }
 
 impl Common {
@@ -193,11 +190,9 @@ impl Common {
     /// The roots that this system's administrator configured.
     pub(super) fn configured_roots(&self) -> Result<Option<Roots>> {
         trust::configured(Path::new("/etc"), self.clock()).map_err(|bad| {
-            let path = bad.path.display();
             Error::Usage(format!(
-                "cannot use the configured roots in {path}: {}\nhint: --root-cert or --bundle-hash \
-                 is used in their place",
-                bad.reason
+                "cannot use the configured roots in {bad}\nhint: --root-cert or --bundle-hash \
+                 is used in their place"
             ))
         })
     }

@@ -11,7 +11,7 @@ use super::common::Common;
 use super::values::{Count, Shown, Size};
 use super::{access, Command, Install};
 use crate::error::{Error, Result};
-use crate::install::{Targets, MEMORY, WORKERS};
+use crate::install::{check_names, Targets, MEMORY, WORKERS};
 use crate::seed;
 
 /// Install a bundle onto block devices or files.
@@ -151,11 +151,9 @@ pub(super) fn parse_named(option: &str, slots: &[String]) -> Result<Vec<(String,
             Some((name, path)) if !name.is_empty() && !path.is_empty() => (name, path),
             _ => return Err(Error::Usage(format!("{option} {slot:?} is not NAME=PATH"))),
         };
-        if parsed.iter().any(|(other, _)| other == name) {
-            return Err(Error::Usage(format!("{option} {name} is given twice")));
-        }
         parsed.push((name.to_owned(), PathBuf::from(path)));
     }
+    check_names(option, &parsed)?;
     Ok(parsed)
 }
 

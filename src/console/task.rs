@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{columns, json, show_line, Console, Line, Mode, LINE_INTERVAL};
+use super::{columns, json, say, show_line, Console, Line, Mode, LINE_INTERVAL};
 use crate::error::{Error, Result};
 use crate::report::SCHEMA;
 use crate::terminal::{self, Rate, Task};
@@ -18,6 +18,16 @@ use crate::work::{Step, Tell};
 
 /// The most that is told before all is done.
 const MOST: f64 = 99.0;
+
+/// What is told of work that had no steps, such as that on an empty image.
+const NOTHING: Task = Task {
+    percent: 0.0,
+    phase: "done",
+    done: 0,
+    total: 0,
+    rate: 0,
+    left: None,
+};
 
 /// Pause between two updates of a bar, in milliseconds: steps come as fast as blocks do.
 const BAR_INTERVAL: u128 = 200;
@@ -90,7 +100,7 @@ impl Console {
     ) -> Result<Option<T>> {
         let is_json = self.inner().mode == Mode::Json;
         if is_json {
-            json(&Line::Start {
+            say(&Line::Start {
                 schema: SCHEMA,
                 version: env!("CARGO_PKG_VERSION"),
                 bundle: &file.display().to_string(),
@@ -113,17 +123,14 @@ impl Console {
         if !is_json {
             return result.map(Some);
         }
-        match &result {
-            Ok(report) => {
-                if let Some(mut task) = told.into_inner().ok().and_then(|told| told.last) {
-                    (task.percent, task.done) = (100.0, task.total);
-                    json(&progress(&task));
-                }
-                json(&TaskLine::Done { report });
-            }
-            Err(error) => json(&failed(error)),
-        }
-        result.map(|_| None)
+        let report = result.inspect_err(|error| say(&failed(error)))?;
+        let last = told.into_inner().ok().and_then(|told| told.last);
+        let mut task = last.unwrap_or(NOTHING);
+        (task.percent, task.done) = (100.0, task.total);
+        say(&progress(&task));
+        // This one is the result.
+        json(&TaskLine::Done { report: &report })?;
+        Ok(None)
     }
 
     fn show_task(&self, task: &Task) {
@@ -138,7 +145,7 @@ impl Console {
         }
         inner.shown = Some(Instant::now());
         match inner.mode {
-            Mode::Json => json(&progress(task)),
+            Mode::Json => say(&progress(task)),
             Mode::Bar => {
                 let text = terminal::task_bar(task, columns());
                 let mut err = io::stderr().lock();

@@ -169,6 +169,10 @@ impl Install {
         if self.memory < MIN_MEMORY {
             return usage("--memory must be at least 4M");
         }
+        self.targets.check("--slot")?;
+        if let Some(indexes) = &self.write_index {
+            indexes.check("--write-index")?;
+        }
         match (&self.targets, &self.write_index) {
             (_, None) | (Targets::One(_), Some(Targets::One(_))) => Ok(()),
             (Targets::One(_), Some(Targets::Slots(_))) => {

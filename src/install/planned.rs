@@ -126,7 +126,8 @@ impl fmt::Display for PlanReport {
 
 impl Install {
     /// Decides everything that [`run`](Self::run) would, and tells it; nothing is written. The report
-    /// tells how far it came, also after a failure.
+    /// tells how far it came, also after a failure. `reporter` is told of the start, phases and progress;
+    /// the end is what is returned, and no event.
     pub fn plan(
         &self,
         link: &OnLink,

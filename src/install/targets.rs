@@ -2,6 +2,7 @@
 //! of the network: targets that cannot be used ([`Target::open`]), that are named twice, as a seed
 //! too, or that the bundle lies on.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::{Install, OpenTarget};
@@ -20,6 +21,25 @@ pub enum Targets {
     One(PathBuf),
     /// Slots by name.
     Slots(Vec<(String, PathBuf)>),
+}
+
+impl Targets {
+    /// Refuses a slot that is named twice: of two targets only one would get its payload.
+    pub(crate) fn check(&self, option: &str) -> Result<()> {
+        match self {
+            Self::One(_) => Ok(()),
+            Self::Slots(slots) => check_names(option, slots),
+        }
+    }
+}
+
+/// Refuses a name that is given twice.
+pub(crate) fn check_names(option: &str, slots: &[(String, PathBuf)]) -> Result<()> {
+    let mut names = HashSet::new();
+    match slots.iter().find(|(name, _)| !names.insert(name)) {
+        Some((name, _)) => Err(Error::Usage(format!("{option} {name} is given twice"))),
+        None => Ok(()),
+    }
 }
 
 /// Opens every target before anything is asked of the network, and refuses what can be refused.
@@ -155,5 +175,42 @@ pub fn destinations(header: &Header, targets: &Targets) -> Result<Vec<usize>> {
                 })
                 .collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::Trust;
+    use crate::remote::Access;
+    use crate::report::Reporter;
+    use crate::verify;
+
+    /// Also by a program, which no command line keeps from it.
+    #[test]
+    fn a_slot_is_named_once() {
+        let slots = |names: [&str; 2]| {
+            Targets::Slots(
+                names
+                    .map(|name| (name.to_owned(), "/nowhere".into()))
+                    .into(),
+            )
+        };
+        let install = |targets| Install::new(Location::Stdin, Trust::Insecure, targets);
+        let twice = slots(["a", "a"]);
+        let error = |result: Result<()>| result.map_err(|error| error.to_string());
+        let slot = Err("--slot a is given twice".to_owned());
+        assert_eq!(error(install(twice.clone()).check()), slot);
+        let indexed = install(slots(["a", "b"])).write_index(twice.clone());
+        let index = Err("--write-index a is given twice".to_owned());
+        assert_eq!(error(indexed.check()), index);
+        let options = verify::Options {
+            bundle: Location::Stdin,
+            access: Access::default(),
+            trust: Trust::Insecure,
+            targets: twice,
+        };
+        let verified = verify::verify(&options, &Reporter::silent());
+        assert_eq!(error(verified.map(drop).map_err(|f| f.error)), slot);
     }
 }

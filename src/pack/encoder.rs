@@ -34,7 +34,7 @@ const PIECE: usize = 1 << 20;
 /// The reference does so, and a bundle is to be the same whoever made it; the dictionary's size also
 /// decides which matches the encoder finds. It costs a reader of ours nothing, since that takes the
 /// block's size for its window.
-pub fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
+pub(crate) fn compress(plain: &[u8], level: u32) -> io::Result<Vec<u8>> {
     finish(Stream::new_easy_encoder(level, Check::Crc64)?, plain)
 }
 
@@ -71,7 +71,7 @@ fn finish(mut stream: Stream, plain: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Bytes of an image as one `.xz` stream. `progress` is told of the bytes of each piece.
-pub fn compressed_size(image: &Image, level: u32, progress: &dyn Fn(u64)) -> Result<u64> {
+pub(crate) fn compressed_size(image: &Image, level: u32, progress: &dyn Fn(u64)) -> Result<u64> {
     let encoder = Stream::new_easy_encoder(level, Check::Crc64);
     let mut stream = encoder.map_err(|error| image.fail(error.into()))?;
     let mut plain = vec![0; PIECE];

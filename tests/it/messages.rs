@@ -235,3 +235,44 @@ fn every_message_is_one_that_helps() {
         }
     }
 }
+
+/// A result is what a command is for; a reader that went away has seen what it wanted.
+#[test]
+fn a_result_that_cannot_be_written_is_an_error() {
+    let folder = temp_dir();
+    for (name, path) in [
+        ("image", "images/new.img"),
+        ("bundle", "bundles/signed-base.rugixb"),
+        ("signature", "certs/signed-ec.cms"),
+    ] {
+        fs::write(folder.path().join(name), vector(path)).unwrap();
+    }
+    let insecure = "--insecure-skip-bundle-verification";
+    // First what the others read.
+    for words in [
+        "pack image -o packed",
+        "pack image -o packed --progress json",
+        "sign bundle --metadata to-sign",
+        "sign bundle --signature signature -o signed",
+        "index image -o index --json",
+        "index image -o index --progress json",
+        "estimate image image --chunker fixed-64",
+        "estimate image image --chunker fixed-64 --json",
+        "inspect packed",
+        "inspect packed --json",
+        &format!("plan packed --target new {insecure}"),
+        &format!("plan packed --target new --json {insecure}"),
+        &format!("verify packed --target image --json {insecure}"),
+        "--version",
+        "install --help",
+    ] {
+        let run = || Run::new(words.split(' ')).dir(folder.path());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        run().stdout(writer).run().expect_exit(0);
+        let full = fs::OpenOptions::new().write(true).open("/dev/full");
+        let outcome = run().stdout(full.unwrap()).run();
+        outcome.expect_exit(2);
+        outcome.expect_stderr("cannot write standard output: No space left on device");
+    }
+}

@@ -380,6 +380,12 @@ fn tells_how_far_it_is() {
         let run = run.dir(dir.path()).run();
         run.expect(run.stderr.is_empty(), "quiet is quiet");
     }
+    // Nothing to do is all done.
+    fs::write(dir.path().join("empty"), []).unwrap();
+    let run = Run::new(["pack", "empty", "-o", "x", "--progress=json"]);
+    let lines = run.dir(dir.path()).run().json_lines();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert_eq!(lines[1]["percent"], 100.0);
     let run = Run::new(["pack", "gone", "-o", "x", "--progress=json"]);
     let run = run.dir(dir.path()).run();
     run.expect_exit(2).expect_stderr("cannot read gone");

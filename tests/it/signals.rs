@@ -1,6 +1,9 @@
 //! Signals end a run within two seconds from wherever it is, and it says what it leaves behind.
 
+use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::make_bundle::{mixed_image, Bundle, Payload};
@@ -139,5 +142,77 @@ fn from_a_body_that_stops() {
         .fault(When::After(1), Fault::Stall { after: 100 });
     let asked = || scene.server.requests().len() > 1;
     scene.interrupt(&["--progress", "json"], "TERM", 143, asked);
+    scene.installs_after_all();
+}
+
+/// A pipe that nobody reads. It is full once [`Stopped::fill`] returns.
+struct Stopped {
+    reader: std::io::PipeReader,
+    writer: std::io::PipeWriter,
+}
+
+impl Stopped {
+    fn new() -> Self {
+        let (reader, writer) = std::io::pipe().unwrap();
+        Self { reader, writer }
+    }
+
+    fn end(&self) -> std::io::PipeWriter {
+        self.writer.try_clone().unwrap()
+    }
+
+    /// From a thread that hangs in it from then on, until the reader is dropped.
+    fn fill(self) -> std::io::PipeReader {
+        let written = Arc::new(AtomicUsize::new(0));
+        let (mut writer, count) = (self.writer, written.clone());
+        std::thread::spawn(move || {
+            while writer.write_all(b"\n").is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let mut before = None;
+        while before != Some(written.load(Ordering::Relaxed)) {
+            before = Some(written.load(Ordering::Relaxed));
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.reader
+    }
+}
+
+#[test]
+fn from_who_hangs_in_telling() {
+    let scene = Scene::new();
+    let progress = |mode| {
+        let patience = "--http-max-retries infinite --http-retry-max-backoff 0.05 --progress";
+        patience.split(' ').chain([mode]).collect::<Vec<_>>()
+    };
+    let (json, lines) = (progress("json"), progress("lines"));
+    // Warnings go to both streams, many a second.
+    scene.server.fault(When::Always, Fault::Status(503, vec![]));
+    for (args, full) in [(&json, "stdout"), (&json, "stderr"), (&lines, "stderr")] {
+        let seen = scene.server.requests().len();
+        let pipe = Stopped::new();
+        let run = scene.run(args);
+        let running = match full {
+            "stdout" => run.stdout(pipe.end()).spawn(),
+            _ => run.stderr(pipe.end()).spawn(),
+        };
+        wait_until("it asks", || scene.server.requests().len() > seen + 1);
+        let _reader = pipe.fill();
+        let sent = Instant::now();
+        running.signal("TERM");
+        let outcome = running.finish();
+        outcome
+            .expect(sent.elapsed() < PROMPT, "prompt")
+            .expect_exit(143);
+        let report = read_json(scene.report());
+        assert_eq!(report["exit"], 143, "{args:?} {full}: {report}");
+        if full == "stdout" {
+            outcome.expect_stderr("interrupted by SIGTERM");
+            outcome.expect_stderr("the target was not touched");
+        } else if args.contains(&"json") {
+            outcome.expect_stdout("{\"event\":\"failed\"");
+        }
+    }
     scene.installs_after_all();
 }

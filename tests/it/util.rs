@@ -50,6 +50,8 @@ pub struct Run {
     env: Vec<(OsString, OsString)>,
     dir: Option<PathBuf>,
     stdin: Option<Vec<u8>>,
+    stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
     limit: Duration,
 }
 
@@ -66,6 +68,8 @@ impl Run {
             env: Vec::new(),
             dir: None,
             stdin: None,
+            stdout: None,
+            stderr: None,
             limit: LIMIT,
         }
     }
@@ -93,6 +97,18 @@ impl Run {
     /// What the run reads from standard input; without it, nothing.
     pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(bytes.into());
+        self
+    }
+
+    /// Where standard output goes instead of into the outcome.
+    pub fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
+        self.stdout = Some(stdout.into());
+        self
+    }
+
+    /// Where standard error goes instead of into the outcome.
+    pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
+        self.stderr = Some(stderr.into());
         self
     }
 
@@ -135,22 +151,20 @@ impl Run {
             line += " ";
             line += &arg.to_string_lossy();
         }
+        command.stdout(self.stdout.unwrap_or_else(Stdio::piped));
+        command.stderr(self.stderr.unwrap_or_else(Stdio::piped));
         start(command, line, self.stdin, self.limit)
     }
 }
 
-/// Starts any command with its streams in pipes.
+/// Starts any command, whose output streams may be pipes.
 #[track_caller]
 fn start(mut command: Command, line: String, stdin: Option<Vec<u8>>, limit: Duration) -> Running {
     command.stdin(match stdin {
         Some(_) => Stdio::piped(),
         None => Stdio::null(),
     });
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{line}: {e}"));
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{line}: {e}"));
     if let Some(bytes) = stdin {
         let mut pipe = child.stdin.take().unwrap();
         thread::spawn(move || {
@@ -160,8 +174,8 @@ fn start(mut command: Command, line: String, stdin: Option<Vec<u8>>, limit: Dura
     }
     Running {
         line,
-        stdout: Some(collect(child.stdout.take().unwrap())),
-        stderr: Some(collect(child.stderr.take().unwrap())),
+        stdout: child.stdout.take().map(collect),
+        stderr: child.stderr.take().map(collect),
         child,
         started: Instant::now(),
         limit,
@@ -230,7 +244,8 @@ impl Running {
         };
         let elapsed = self.started.elapsed();
         let text = |stream: &mut Option<JoinHandle<Vec<u8>>>| {
-            let bytes = stream.take().unwrap().join().unwrap();
+            let bytes = stream.take().map(|s| s.join().unwrap());
+            let bytes = bytes.unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let outcome = Outcome {
@@ -410,6 +425,7 @@ mod tests {
     fn shell(script: &str, stdin: Option<Vec<u8>>, limit: Duration) -> Running {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         start(command, format!("sh -c {script:?}"), stdin, limit)
     }
 
