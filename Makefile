@@ -155,5 +155,5 @@ clean: ## remove all that was built, the cross tools included
 
 .PHONY: help
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 	@echo; echo '  TARGET: $(TARGETS)'

@@ -1,6 +1,7 @@
 # ARMv6, hard float: VFPv2, as in the first Raspberry Pi and the Zero.
-SIZE_BUDGET_bare := 800000
-SIZE_BUDGET_full := 1550000
+# 1,178,852 and 1,840,276 measured: it has no Thumb-2.
+SIZE_BUDGET_bare := 1200000
+SIZE_BUDGET_full := 1875000
 TARGET_RUSTFLAGS :=
 # As for ARMv7.
 STD_ENV := RUST_LIBC_UNSTABLE_MUSL_V1_2_3=1

@@ -196,16 +196,19 @@ pub fn estimate(options: &Options, tell: Tell<'_>) -> Result<Estimate> {
     let compress = options.compression.map_or(READ, |_| COMPRESS);
     let (mut bytes, mut cost) = (0, 0);
     for source in &old {
-        bytes += source.image.size() * passes;
-        cost += source.image.size() * passes * READ;
+        let all = source.image.size().saturating_mul(passes);
+        bytes = u64::saturating_add(bytes, all);
+        cost = u64::saturating_add(cost, all.saturating_mul(READ));
     }
     for source in &new {
         let full = u64::from(source.packed.is_none());
-        bytes += source.image.size() * (2 * passes + full);
-        cost += source.image.size() * (passes * (READ + compress) + full * compress);
+        let size = source.image.size();
+        let each = passes * (READ + compress) + full * compress;
+        bytes = bytes.saturating_add(size.saturating_mul(2 * passes + full));
+        cost = cost.saturating_add(size.saturating_mul(each));
     }
     let done = AtomicU64::new(cost / UNPACKING);
-    let work = Work::new(tell, &done, cost + cost / UNPACKING);
+    let work = Work::new(tell, &done, cost.saturating_add(cost / UNPACKING));
     let comparing = Comparing {
         options,
         old: &old,

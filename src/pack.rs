@@ -196,7 +196,7 @@ impl fmt::Display for Packed {
             );
             write!(f, "{}: {plain}", payload.image)?;
             match payload.blocks {
-                0 => writeln!(f, ", stored as it is")?,
+                0 if payload.size > 0 => writeln!(f, ", stored as it is")?,
                 blocks => writeln!(
                     f,
                     " in {blocks} block{}, {} stored in {stored}",
@@ -234,14 +234,15 @@ fn pack_on(options: &Options, tell: Tell<'_>, cores: usize) -> Result<Packed> {
         .iter()
         .try_for_each(|image| output.must_not_be(image))?;
     let payloads = || manifest.payloads.iter().zip(&images);
-    let cost = payloads().map(|(payload, image)| image.size() * (READ + cost_to_store(payload)));
+    let cost = payloads()
+        .map(|(payload, image)| image.size().saturating_mul(READ + cost_to_store(payload)));
     let done = AtomicU64::new(0);
     let packing = Packing {
         hash: manifest.hash(),
         fit_dictionary: options.fit_dictionary,
         cores,
         output: &output,
-        work: Work::new(tell, &done, cost.sum()),
+        work: Work::new(tell, &done, cost.fold(0, u64::saturating_add)),
     };
     let mut spool = Spool::new(&output)?;
     let parts = payloads().map(|(payload, image)| packing.payload(payload, image, &mut spool));
@@ -401,10 +402,13 @@ fn check_size_of(lists: usize, chunker: Chunker) -> Result<()> {
 
 /// Warns of what is likely a mistake that a device would have to pay for.
 fn warn_of(payload: &Payload, image: &Image) {
+    let path = image.path().display();
     let Delivery::Slot { slot } = &payload.delivery else {
+        log::warn!(
+            "{path} is to be executed: reflash install refuses such a bundle, Rugix does not"
+        );
         return;
     };
-    let path = image.path().display();
     if let Some(kind) = packed_kind(image) {
         log::warn!(
             "{path} looks like {kind}, and slot {slot} would hold it as it is: is it to be unpacked first?"

@@ -53,7 +53,8 @@ pub(super) fn svg(estimate: &Estimate) -> String {
             out += &format!(
                 "<rect x='{LEFT}' y='{y}' width='{length:.1}' height='{BAR}' fill='{color}'/>\n"
             );
-            let mut label = format!("{}, {} requests", size(cost.bytes), cost.requests);
+            let s = if cost.requests == 1 { "" } else { "s" };
+            let mut label = format!("{}, {} request{s}", size(cost.bytes), cost.requests);
             if let Some(seconds) = cost.seconds {
                 label += &format!(", {seconds:.1} s");
             }

@@ -5,9 +5,9 @@
 //! zeros, and gone with the process. In memory is one block at a time. Nobody vouches for a bundle
 //! here, since nothing is installed; but each block and each payload must have its digest.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::error::{Error, Result, Subject};
 use crate::hash::{Digest, Hasher};
 use crate::image::Image;
 use crate::open::{open, Opening, Trust};
-use crate::output::Output;
 use crate::pack;
 use crate::remote::{Access, Cursor, Location};
 use crate::rugix::MAGIC;
+use crate::terminal::size;
 use crate::work::Part;
 use crate::xz;
 
@@ -130,12 +130,11 @@ fn unpack(path: &Path, folder: &Path, progress: &Part<'_>) -> Result<Vec<Source>
         }
         let mut payload = opened.payload;
         let index = payload.index.take();
-        let output = Output::new(&folder.join("reflash-estimate"))?;
-        let file = output.scratch()?;
+        let file = scratch(folder)?;
         let unpacking = Unpacking {
             number: payload.number,
             file: &file,
-            output: &output,
+            folder,
             progress,
             at: 0,
             hasher: Hasher::new(entry.digest.algorithm()),
@@ -161,7 +160,8 @@ fn unpack(path: &Path, folder: &Path, progress: &Part<'_>) -> Result<Vec<Source>
 struct Unpacking<'a> {
     number: usize,
     file: &'a File,
-    output: &'a Output,
+    /// Where that is.
+    folder: &'a Path,
     progress: &'a Part<'a>,
     at: u64,
     hasher: Hasher,
@@ -191,7 +191,7 @@ impl Unpacking<'_> {
         // Zeros at the end were passed over.
         self.file
             .set_len(self.at)
-            .map_err(|source| self.output.fail(source))?;
+            .map_err(|source| self.fail(source))?;
         let found = self.hasher.finish();
         if found != *digest {
             return Err(Error::mismatch(
@@ -237,7 +237,7 @@ impl Unpacking<'_> {
                     plain.resize(size, 0);
                     self.file
                         .read_exact_at(&mut plain, at)
-                        .map_err(|source| self.output.fail(source))?;
+                        .map_err(|source| self.fail(source))?;
                 }
             }
             places.push((self.at, plain.len()));
@@ -247,18 +247,95 @@ impl Unpacking<'_> {
     }
 
     fn add(&mut self, plain: &[u8]) -> Result<()> {
+        let end = grown(self.at, plain.len())?;
         self.hasher.update(plain);
         if plain.iter().any(|byte| *byte != 0) {
             self.file
                 .write_all_at(plain, self.at)
-                .map_err(|source| self.output.fail(source))?;
+                .map_err(|source| self.fail(source))?;
         } else {
             // A repeat of it may be read before the end is set.
-            self.file
-                .set_len(self.at + plain.len() as u64)
-                .map_err(|source| self.output.fail(source))?;
+            self.file.set_len(end).map_err(|source| self.fail(source))?;
         }
-        self.at += plain.len() as u64;
+        self.at = end;
         Ok(())
+    }
+
+    fn fail(&self, source: io::Error) -> Error {
+        scratch_failed(self.folder, source)
+    }
+}
+
+/// Most bytes of a payload unpacked: a small bundle may repeat one block millions of times.
+const MAX_UNPACKED: u64 = 64 << 30;
+
+/// The size of what is unpacked with so many bytes more.
+fn grown(at: u64, more: usize) -> Result<u64> {
+    let end = at.checked_add(more as u64);
+    end.filter(|end| *end <= MAX_UNPACKED).ok_or_else(|| {
+        let most = size(MAX_UNPACKED);
+        Error::Unsupported(format!("a payload of more than {most} unpacked"))
+    })
+}
+
+/// A file in `folder` that has no name and that nobody else can open.
+fn scratch(folder: &Path) -> Result<File> {
+    let id = std::process::id();
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for number in 0..MAX_NAMES {
+        let path = folder.join(format!("reflash-estimate.{id}.{number}"));
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        match options.open(&path).and_then(|file| {
+            fs::remove_file(&path)?;
+            Ok(file)
+        }) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            Err(error) => return Err(scratch_failed(folder, error)),
+        }
+    }
+    Err(scratch_failed(folder, last))
+}
+
+/// Names that are tried for the file.
+const MAX_NAMES: u32 = 100;
+
+fn scratch_failed(folder: &Path, source: io::Error) -> Error {
+    Error::Output {
+        path: folder.to_owned(),
+        source: io::Error::new(
+            source.kind(),
+            format!("{source}; bundles are unpacked there, TMPDIR names another place"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_bundle_makes_no_endless_file() {
+        assert_eq!(grown(5, 7).expect("small"), 12);
+        assert_eq!(grown(MAX_UNPACKED - 1, 1).expect("just"), MAX_UNPACKED);
+        for (at, more) in [(MAX_UNPACKED, 1), (u64::MAX, 1)] {
+            let error = grown(at, more).expect_err("too large");
+            assert_eq!(error.class().exit_code(), 4);
+        }
+    }
+
+    #[test]
+    fn a_scratch_file_is_nobody_elses() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().expect("a folder");
+        let id = std::process::id();
+        let taken = folder.path().join(format!("reflash-estimate.{id}.0"));
+        fs::create_dir(&taken).expect("a folder");
+        let file = scratch(folder.path()).expect("another name");
+        let metadata = file.metadata().expect("there");
+        assert_eq!((metadata.mode() & 0o777, metadata.nlink()), (0o600, 0));
+        let error = scratch(&folder.path().join("none")).expect_err("no folder");
+        assert!(error.to_string().contains("TMPDIR"), "{error}");
     }
 }

@@ -22,8 +22,8 @@
 //! the reference passes over it, and a bundle is made that is not what was meant (its own manual once
 //! spelled `deduplicate` in another way).
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -182,6 +182,25 @@ impl From<Cutting> for String {
     }
 }
 
+/// Largest manifest.
+const MAX_SIZE: u64 = 1 << 20;
+
+/// The text of a file, and of nothing else.
+fn read(path: &Path) -> io::Result<String> {
+    // Looked at before it is opened: opening a FIFO would wait for a writer.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    File::open(path)?
+        .take(MAX_SIZE + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 {
+        ..=MAX_SIZE => Ok(text),
+        _ => Err(io::Error::other("it is too large to be a manifest")),
+    }
+}
+
 fn algorithm(named: Option<Algorithm>) -> HashAlgorithm {
     named.map_or(HashAlgorithm::Sha512_256, |Algorithm(hash)| hash)
 }
@@ -190,7 +209,7 @@ impl Manifest {
     /// Reads that of a folder. The second value are the files of its payloads, in the same order.
     pub fn of_folder(folder: &Path) -> Result<(Self, Vec<PathBuf>)> {
         let path = folder.join(FILE);
-        let text = fs::read_to_string(&path).map_err(|source| Error::Input {
+        let text = read(&path).map_err(|source| Error::Input {
             path: path.clone(),
             source: match source.kind() {
                 io::ErrorKind::NotFound => io::Error::new(
