@@ -3,11 +3,12 @@
 
 # ---- resume and in place ----------------------------------------------------------------------
 
-# Starts an install onto $dev that takes seconds; returns when it has come so far.
+# Starts an install onto $dev that takes seconds; returns when it has come so far. Block by block: of long
+# spans, or of two workers, all may come at once, in the end.
 install_to_percent() { # PERCENT ARGUMENT…
     local at=$((size * $1 / 100 / 4096))
     "$reflash" install "$url/fixed.rugixb" --bundle-hash "$fixed_hash" --target "$dev" \
-        --limit-rate 2M --workers 2 --progress none "${@:2}" >"$messages" 2>&1 &
+        --limit-rate 2M --workers 1 --no-merge --progress none "${@:2}" >"$messages" 2>&1 &
     running=$!
     undo kill -9 $running
     for _ in $(seq 1000); do
