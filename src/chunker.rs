@@ -160,6 +160,16 @@ impl Chunker {
     }
 }
 
+/// `casync-64`, as with the reference.
+impl Default for Chunker {
+    fn default() -> Self {
+        Self {
+            kind: Kind::Casync,
+            kib: 64,
+        }
+    }
+}
+
 impl fmt::Display for Chunker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {

@@ -25,13 +25,14 @@ pub const MAX_DIGEST_SIZE: usize = 64;
 const STACK_SIZE: usize = 64 << 10;
 
 /// A hash algorithm a bundle may name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum HashAlgorithm {
     /// SHA-256, 32 bytes.
     Sha256,
     /// SHA-512, 64 bytes.
     Sha512,
     /// SHA-512/256, 32 bytes; the default of the reference.
+    #[default]
     Sha512_256,
 }
 

@@ -53,8 +53,9 @@ impl Output {
         };
         if same {
             return Err(Error::Usage(format!(
-                "the output {} is the image itself",
-                self.path.display()
+                "the output {} would replace {}, which is read",
+                self.path.display(),
+                input.display()
             )));
         }
         Ok(())

@@ -114,6 +114,7 @@ impl Options {
     /// What the `rugix-bundle.toml` of a folder says.
     pub fn of_folder(folder: &Path, output: PathBuf) -> Result<Self> {
         let (manifest, images) = Manifest::of_folder(folder)?;
+        Output::new(&output)?.must_not_be(&folder.join(manifest::FILE))?;
         Ok(Self {
             manifest,
             images,
@@ -125,12 +126,7 @@ impl Options {
 
 /// `casync-64`, SHA-512/256, deduplicated, xz at level 6.
 pub fn default_encoding() -> BlockEncoding {
-    encoding(
-        Chunker::parse("casync-64").expect("the default is a chunker"),
-        HashAlgorithm::Sha512_256,
-        true,
-        Some(6),
-    )
+    encoding(Chunker::default(), HashAlgorithm::default(), true, Some(6))
 }
 
 /// An encoding with nothing left to the bundler's defaults.

@@ -160,14 +160,8 @@ impl FromArgValue for Retries {
 }
 
 /// How images are cut.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 pub(super) struct Cutting(pub(super) Chunker);
-
-impl Default for Cutting {
-    fn default() -> Self {
-        Self(Chunker::parse("casync-64").expect("the default is a chunker"))
-    }
-}
 
 impl FromArgValue for Cutting {
     fn from_arg_value(text: &str) -> Result<Self, String> {
@@ -177,14 +171,8 @@ impl FromArgValue for Cutting {
 }
 
 /// The algorithm of digests.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 pub(super) struct Algorithm(pub(super) HashAlgorithm);
-
-impl Default for Algorithm {
-    fn default() -> Self {
-        Self(HashAlgorithm::Sha512_256)
-    }
-}
 
 impl FromArgValue for Algorithm {
     fn from_arg_value(text: &str) -> Result<Self, String> {

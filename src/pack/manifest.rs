@@ -202,7 +202,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 fn algorithm(named: Option<Algorithm>) -> HashAlgorithm {
-    named.map_or(HashAlgorithm::Sha512_256, |Algorithm(hash)| hash)
+    named.map(|Algorithm(hash)| hash).unwrap_or_default()
 }
 
 impl Manifest {

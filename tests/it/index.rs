@@ -92,7 +92,7 @@ fn what_cannot_be_indexed_leaves_the_output_alone() {
     for (image, output, options, said) in [
         ("no-such", "kept", &[][..], "no-such"),
         (".", "kept", &[], "neither a file nor a block device"),
-        ("image", "image", &[], "is the image itself"),
+        ("image", "image", &[], "which is read"),
         ("image", ".", &[], "no regular file"),
         ("image", "no/such/folder", &[], "no/such/folder"),
         (

@@ -278,13 +278,17 @@ fn refuses_what_it_cannot_pack_and_leaves_nothing_behind() {
             "the same name",
         ),
         (&["-o", "out"], "a bundle of what?"),
-        (&["image", "-o", "image"], "image itself"),
+        (&["image", "-o", "image"], "which is read"),
         (&["gone", "-o", "out"], "gone"),
         (&["/dev/null", "-o", "out"], "neither a file"),
         (&["image", "-o", "/dev/full"], "no regular file"),
         (&["image", "-o", "empty"], "no regular file"),
         (&["image", "-o", "gone/out"], "gone/out"),
         (&["empty", "-o", "out"], "empty/rugix-bundle.toml"),
+        (
+            &["folder", "-o", "folder/rugix-bundle.toml"],
+            "which is read",
+        ),
         (&["folder", "-o", "out"], "payloads/gone.img"),
         (
             &["folder", "-o", "out", "--hash=sha256"],
