@@ -480,8 +480,8 @@ impl Comparing<'_> {
             .unwrap_or_else(PoisonError::into_inner)?;
         let packed: u64 = measured.values().map(|size| u64::from(*size)).sum();
         let reckoned = |size: u32| {
-            let share = u64::from(size) * packed.max(1) / plain.max(1);
-            u32::try_from(share.clamp(1, u64::from(size))).unwrap_or(size)
+            let share = u128::from(size) * u128::from(packed.max(1)) / u128::from(plain.max(1));
+            u32::try_from(share.clamp(1, size.into())).unwrap_or(size)
         };
         Ok(stored
             .iter()

@@ -24,6 +24,18 @@ fn run(folder: &Path, words: &[&str]) -> Run {
     Run::new(words.iter().copied()).dir(folder)
 }
 
+/// The report of an install of a bundle from a server, with `old` as the seed.
+fn installed(folder: &Path, bundle: &str) -> Value {
+    let server = Server::start([("/b", fs::read(folder.join(bundle)).unwrap())]);
+    let words = ["install", &server.url("/b"), "--target", "target"];
+    let install = run(folder, &words)
+        .args(["--seed", "old", "--report", "report"])
+        .arg("--insecure-skip-bundle-verification");
+    install.run().expect_exit(0);
+    fs::remove_file(folder.join("target")).unwrap();
+    read_json(folder.join("report"))
+}
+
 /// What is promised is what happens: the same bundle is packed, served and installed.
 #[test]
 fn bytes_and_requests_are_those_of_an_install() {
@@ -45,14 +57,7 @@ fn bytes_and_requests_are_those_of_an_install() {
             let words = ["pack", "new", "-o", "bundle", "--chunker", chunker];
             let packed = run(folder.path(), &words).args(["--compression", compression]);
             packed.run().expect_exit(0);
-            let server = Server::start([("/b", fs::read(path("bundle")).unwrap())]);
-            let words = ["install", &server.url("/b"), "--target", "target"];
-            let install = run(folder.path(), &words)
-                .args(["--seed", "old", "--report", "report"])
-                .arg("--insecure-skip-bundle-verification");
-            install.run().expect_exit(0);
-            fs::remove_file(path("target")).unwrap();
-            let report = read_json(path("report"));
+            let report = installed(folder.path(), "bundle");
             assert_eq!(
                 number(chunking, "/blocks_fetched"),
                 number(&report, "/blocks/fetched"),
@@ -126,14 +131,7 @@ fn bundles_are_taken_for_their_images() {
         let size = fs::metadata(path("new.rugixb")).unwrap().len();
         assert!(size - number(&bundles, "/full/bytes") < 20);
 
-        let server = Server::start([("/b", fs::read(path("new.rugixb")).unwrap())]);
-        let words = ["install", &server.url("/b"), "--target", "target"];
-        let install = run(folder.path(), &words)
-            .args(["--seed", "old", "--report", "report"])
-            .arg("--insecure-skip-bundle-verification");
-        install.run().expect_exit(0);
-        fs::remove_file(path("target")).unwrap();
-        let report = read_json(path("report"));
+        let report = installed(folder.path(), "new.rugixb");
         let fetched = number(&report, "/blocks/fetched");
         assert_eq!(number(packed, "/blocks_fetched"), fetched);
         let fetched = number(&report, "/bytes/fetched");
@@ -233,7 +231,7 @@ fn what_cannot_be_estimated_is_refused() {
         (&["old", "old", "--chunker", "casync-65535"], "casync-65535"),
         (&["old", "old", "--limit-rate", "0"], "never ends"),
         (&["old", "old", "--workers", "65"], "--workers"),
-        (&["old", "old", "--svg", "old"], "is the image itself"),
+        (&["old", "old", "--svg", "old"], "which is read"),
         (&["old", "http://host/b"], "is a URL"),
     ] {
         let outcome = run(folder.path(), &["estimate"]).args(words).run();
