@@ -18,7 +18,7 @@ const STACK_SIZE: usize = 64 << 10;
 /// Syncs behind the writer.
 #[derive(Debug)]
 pub(super) struct Behind {
-    pub(super) possible: bool,
+    possible: bool,
     /// The one that is under way, and the offset up to which things were written when it began.
     under_way: Option<(JoinHandle<io::Result<()>>, u64)>,
 }
@@ -79,7 +79,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::device::{Care, Target, SYNC_INTERVAL, WRITE_SIZE};
+    use crate::device::{Care, Target, SYNC_INTERVAL, SYNC_PAUSE, WRITE_SIZE};
     use crate::hash::Verified;
 
     /// A medium that takes its time to sync.
@@ -216,5 +216,26 @@ mod tests {
                 assert!(written <= most, "{written} {failing}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_written_is_synced_by_amount_and_by_time() {
+        let medium = Arc::new(Slow::default());
+        let mut target =
+            Target::on(Box::new(medium.clone()), true, Care::default()).expect("usable");
+        target.behind.possible = false;
+        let block = vec![1; 1 << 20];
+        let append = |target: &mut Target, expected: usize| {
+            target.append(Verified::unchecked(&block)).expect("taken");
+            medium.with(|state| assert_eq!(state.syncs, expected));
+        };
+        append(&mut target, 1); // The place of the first block.
+        for _ in 0..31 {
+            append(&mut target, 1);
+        }
+        append(&mut target, 2); // After 32 MiB.
+        target.synced -= SYNC_PAUSE;
+        append(&mut target, 3); // The last one was long ago.
+        append(&mut target, 3);
     }
 }
