@@ -3,7 +3,8 @@
 //! The only file that writes to the terminal, so that a progress line and a log line never run
 //! into each other: standard error is for people, standard output for machines. A [`Console`] listens
 //! to a [`Reporter`]; the library knows nothing of it. Saying something never fails a run: what cannot
-//! be written is dropped, but for a result that a command was asked for. How a line looks is in `terminal.rs`, who else is told in `notify.rs`.
+//! be written is dropped, but for a result that a command was asked for. How a line looks is in
+//! `terminal.rs`, who else is told in `notify.rs`.
 
 mod task;
 

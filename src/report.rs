@@ -27,7 +27,7 @@ pub use schema::{
 };
 
 /// Pause between two events of progress.
-const INTERVAL: Duration = Duration::from_millis(200);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Stack of the thread that tells progress meanwhile, a listener's needs included; the default of
 /// 2 MiB is much on a small board.
@@ -43,7 +43,7 @@ const VERIFY_SHARE: f64 = 0.3;
 const RECEIVED_SHARE: f64 = 0.8;
 
 /// The most that is told before all is done.
-const MOST: f64 = 99.0;
+pub(crate) const MOST: f64 = 99.0;
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

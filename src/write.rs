@@ -7,10 +7,10 @@
 //! sealed.
 //!
 //! *Each digest once.* The digest of a block is compared where its bytes are made: here, or by the
-//! thread that unpacked it, whose proof ([`VerifiedBuf`]) is enough, for
-//! nothing can change the bytes in between. What comes from a seed is
-//! hashed by whoever reads it, what comes back from the target always here. The payload digest holds back nothing but the seal, so it may trail behind the
-//! writer on another core ([`Trailing`]); it is taken from the very bytes that go to the target.
+//! thread that unpacked it or read it from a seed, whose proof ([`VerifiedBuf`]) is enough, for nothing
+//! can change the bytes in between. What comes back from the target is always hashed here. The
+//! payload digest holds back nothing but the seal, so it may trail behind the writer on another core
+//! ([`Trailing`]); it is taken from the very bytes that go to the target.
 //!
 //! *In place.* A block that stands at its place in the target already is read, verified, and left
 //! alone. Other blocks of the target's old content are moved; those whose place is written over

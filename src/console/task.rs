@@ -12,12 +12,9 @@ use serde::Serialize;
 
 use super::{columns, json, say, show_line, Console, Line, Mode, LINE_INTERVAL};
 use crate::error::{Error, Result};
-use crate::report::SCHEMA;
+use crate::report::{INTERVAL, MOST, SCHEMA};
 use crate::terminal::{self, Rate, Task};
 use crate::work::{Step, Tell};
-
-/// The most that is told before all is done.
-const MOST: f64 = 99.0;
 
 /// What is told of work that had no steps, such as that on an empty image.
 const NOTHING: Task = Task {
@@ -28,9 +25,6 @@ const NOTHING: Task = Task {
     rate: 0,
     left: None,
 };
-
-/// Pause between two updates of a bar, in milliseconds: steps come as fast as blocks do.
-const BAR_INTERVAL: u128 = 200;
 
 /// A line of JSON; what begins and warns is as for an install.
 #[derive(Serialize)]
@@ -137,7 +131,8 @@ impl Console {
         let mut inner = self.inner();
         let passed = inner.shown.map(|shown| shown.elapsed());
         let due = passed.is_none_or(|passed| match inner.mode {
-            Mode::Bar => passed.as_millis() >= BAR_INTERVAL,
+            // Steps come as fast as blocks do.
+            Mode::Bar => passed >= INTERVAL,
             _ => passed >= LINE_INTERVAL,
         });
         if !due {
