@@ -359,6 +359,10 @@ impl Drop for Server {
     }
 }
 
+/// Looks at a connection that may be about to close: on a busy machine the kernel takes its time to tell
+/// the other side.
+const LOOKS: usize = 4;
+
 fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     for stream in listener.incoming() {
@@ -375,7 +379,14 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         state.connections += 1;
         state.open.insert(number, Arc::clone(&stream));
         if state.open.len() > state.peak {
-            let open = established(shared.port).unwrap_or(usize::MAX);
+            let mut open = usize::MAX;
+            for _ in 0..LOOKS {
+                open = open.min(established(shared.port).unwrap_or(usize::MAX));
+                if open <= state.peak {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
             state.peak = state.peak.max(open.clamp(1, state.open.len()));
         }
         drop(state);
