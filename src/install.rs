@@ -175,13 +175,13 @@ enum Source<'a> {
 impl Source<'_> {
     /// Runs `writer` with `spans` at hand. `in_hand` is what came with the headers: its offset in
     /// the bundle, and its bytes.
-    fn supply<'s, R>(
+    fn supply<R>(
         &mut self,
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
-        unpacker: &Unpacker<'_, 's>,
+        unpacker: &Unpacker<'_>,
         (policy, budget): (&Policy, u64),
-        writer: impl FnOnce(&mut Supply<'_, '_, 's>) -> Result<R>,
+        writer: impl FnOnce(&mut Supply<'_, '_>) -> Result<R>,
     ) -> Result<R> {
         let clients = match self {
             Self::Ranges(clients) => clients,
@@ -601,7 +601,7 @@ impl Run<'_> {
         let result = loop {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
-            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, &ahead);
+            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, Arc::clone(&ahead));
             let terms = (&self.options.access.policy, shares.stored);
             let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
                 let outcome = writer.run(&plan, &spans, supply)?;

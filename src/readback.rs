@@ -106,7 +106,7 @@ impl Sources<'_> {
         target: &Target,
         offsets: &[u64],
         blocks: &[u32],
-        supply: &mut Supply<'_, '_, '_>,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         for number in blocks {
             let lost = Error::Internal("a block to mend has no place");
@@ -143,7 +143,7 @@ impl Sources<'_> {
         block.digest.verify(&plain).is_ok().then_some(plain)
     }
 
-    fn fetched(&self, block: &Block, supply: &mut Supply<'_, '_, '_>) -> Result<Vec<u8>> {
+    fn fetched(&self, block: &Block, supply: &mut Supply<'_, '_>) -> Result<Vec<u8>> {
         let first = self.index.block(block.first);
         let range = first
             .and_then(|first| first.stored())

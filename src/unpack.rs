@@ -1,23 +1,24 @@
 //! The stored bytes of spans to verified blocks, ahead of the writer.
 //!
 //! Decompressing is most of the work of an install, and one thread cannot keep up with a usual
-//! link. So spans that have arrived while the writer is still busy with an earlier one wait in a
-//! pool, and a thread for each core but the writer's unpacks them there, the next one in order
-//! first: it decompresses a block and compares its digest. What the writer takes out of the pool are
-//! [`VerifiedBuf`]s, proofs that no one can make without that comparison. Order and writing stay with
-//! the writer, and so does every block that was not unpacked: where the writer has nothing else to
-//! do, where there is one core only, and where a block is corrupt (the writer then meets the same
-//! error, in order).
+//! link. So a thread for each core but the writer's makes blocks ahead: the next one in order of the
+//! spans that have arrived is decompressed and its digest compared, or, where there is none, the next
+//! one that a seed has is read and its digest compared. What the writer takes are [`VerifiedBuf`]s,
+//! proofs that no one can make without that comparison. Order and writing stay with the writer.
+//!
+//! The writer takes part: what nobody has begun when it needs it, it makes itself, and while another
+//! thread has that block in hand, it makes one of the next. So all cores work on blocks right before the
+//! writer, in the same span or the next ones, and little need be in memory for that. With one core there
+//! is no other thread, and the writer does it all. A block that is corrupt, or not what a seed was to have,
+//! is left to the writer, who meets the same error, in order.
 //!
 //! The threads that hold connections do not unpack. They would have to wait for room when the writer
 //! is far behind, and their connections with them, just when bytes could be got for later.
 //!
-//! A thread that has nothing to unpack reads and verifies what comes from seeds (`seeded`).
-//!
-//! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is unpacked, by the size that
+//! Plain bytes are taken from a budget of their own ([`Ahead`]) before a block is made, by the size that
 //! its xz stream states; a block that turns out larger is refused by that bound. Where the budget is
 //! used up the threads wait; nobody ever waits for them but the writer, for the one block that one of
-//! them has in hand. The stored bytes of a span are given back as soon as its last block is unpacked.
+//! them has in hand. The stored bytes of a span are given back as soon as its last block is ready.
 //!
 //! # Where the time of an install goes
 //!
@@ -40,219 +41,50 @@
 //! In stretches that come from seeds the digests take the time, and all cores share in them; on armv7
 //! they are most of all there is to do.
 
-mod seeded;
+mod ahead;
+mod pool;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::bundle::{Compression, Index};
 use crate::fetch::Prepare;
 use crate::hash::VerifiedBuf;
-use crate::plan::{Plan, Step};
+use crate::plan::Plan;
 use crate::seed::Seed;
-use crate::xz::{self, Decoder};
+use crate::xz::Decoder;
 
-use self::seeded::{Reading, Seeded};
+pub use self::ahead::Ahead;
+use self::pool::{Blocks, Pool, Source, State, Task};
 
 /// Stack of a thread that unpacks, of which it takes 10 KB (measured; unoptimised some times that).
 const STACK_SIZE: usize = 256 << 10;
 
-/// The part of the budget for blocks from seeds: this fraction.
-const SEEDED_SHARE: u64 = 4;
-
-/// The bytes of a span, and what was made of them ahead.
-#[derive(Debug)]
-pub struct Span<'b> {
-    /// Its bytes as in the bundle; none of a span whose blocks are all unpacked.
-    pub stored: Vec<u8>,
-    /// Its first blocks, with their numbers.
-    unpacked: VecDeque<(u32, Plain<'b>)>,
-}
-
-#[derive(Debug)]
-struct Plain<'b> {
-    block: VerifiedBuf,
-    _share: Share<'b>,
-}
-
-impl Span<'_> {
-    /// A span as it came.
-    pub fn new(stored: Vec<u8>) -> Self {
-        Self {
-            stored,
-            unpacked: VecDeque::new(),
-        }
-    }
-
-    /// Block `number`, if it was unpacked ahead. Blocks are asked for in ascending order.
-    pub fn take(&mut self, number: u32) -> Option<VerifiedBuf> {
-        while self.unpacked.front().is_some_and(|(n, _)| *n < number) {
-            self.unpacked.pop_front();
-        }
-        if self.unpacked.front()?.0 != number {
-            return None;
-        }
-        self.unpacked.pop_front().map(|(_, plain)| plain.block)
-    }
-}
-
-/// Plain bytes that may be unpacked ahead of the writer.
-#[derive(Debug)]
-pub struct Ahead {
-    room: Mutex<Room>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Room {
-    fetched: u64,
-    seeded: u64,
-    /// Counts all that may give a waiting thread something to do.
-    events: u64,
-}
-
-impl Room {
-    fn left(&mut self, kind: Kind) -> &mut u64 {
-        match kind {
-            Kind::Fetched => &mut self.fetched,
-            Kind::Seeded => &mut self.seeded,
-        }
-    }
-}
-
-/// Where plain bytes come from.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Fetched,
-    Seeded,
-}
-
-impl Ahead {
-    /// A budget of so many bytes; a part of it is for blocks from seeds, if there are any.
-    pub fn new(bytes: u64, any_seeds: bool) -> Self {
-        let seeded = if any_seeds { bytes / SEEDED_SHARE } else { 0 };
-        Self {
-            room: Mutex::new(Room {
-                fetched: bytes - seeded,
-                seeded,
-                events: 0,
-            }),
-            changed: Condvar::new(),
-        }
-    }
-
-    /// A share, if there is so much.
-    fn take(&self, kind: Kind, bytes: u64) -> Option<Share<'_>> {
-        let mut room = self.room();
-        let left = room.left(kind);
-        *left = left.checked_sub(bytes)?;
-        Some(Share {
-            ahead: self,
-            kind,
-            bytes,
-        })
-    }
-
-    /// There may be something to do: gives back `bytes`.
-    fn stir(&self, kind: Kind, bytes: u64) {
-        let mut room = self.room();
-        *room.left(kind) += bytes;
-        room.events += 1;
-        drop(room);
-        self.changed.notify_all();
-    }
-
-    fn events(&self) -> u64 {
-        self.room().events
-    }
-
-    /// Waits until more has happened than was `seen`.
-    fn wait(&self, seen: u64) {
-        let waits = |room: &mut Room| room.events == seen;
-        drop(self.changed.wait_while(self.room(), waits));
-    }
-
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A share of the budget, given back when it is dropped.
-#[derive(Debug)]
-struct Share<'b> {
-    ahead: &'b Ahead,
-    kind: Kind,
-    bytes: u64,
-}
-
-impl Drop for Share<'_> {
-    fn drop(&mut self) {
-        self.ahead.stir(self.kind, self.bytes);
-    }
-}
+/// The bytes of a span as in the bundle: the writer and the threads at its side read them at once.
+pub type Stored = Arc<Vec<u8>>;
 
 /// Unpacks the spans of one plan.
 #[derive(Debug)]
-pub struct Unpacker<'p, 'b> {
-    index: Option<&'p Index>,
-    plan: &'p Plan,
+pub struct Unpacker<'p> {
+    blocks: Blocks<'p>,
     seeds: &'p [Seed],
-    ahead: &'b Ahead,
-    pool: Mutex<Pool<'b>>,
-    /// A span was put back.
-    back: Condvar,
+    ahead: Arc<Ahead>,
+    pool: Mutex<Pool>,
+    /// A block is in hand no more.
+    done: Condvar,
     threads: usize,
     /// The blocks in spans have to be unpacked.
     is_packed: bool,
 }
 
-/// The spans that have arrived and that the writer has not taken yet.
-#[derive(Debug, Default)]
-struct Pool<'b> {
-    spans: BTreeMap<usize, Place<'b>>,
-    /// The writer waits for this one.
-    wanted: Option<usize>,
-    seeded: Seeded<'b>,
-    ended: bool,
-}
-
-/// How far a span is.
-#[derive(Debug)]
-enum Place<'b> {
-    /// It has blocks to unpack.
-    Waiting(Pending<'b>),
-    /// A thread has one of them in hand.
-    InHand,
-    /// It has none.
-    Done(Span<'b>),
-}
-
-#[derive(Debug)]
-struct Pending<'b> {
-    range: Range<u64>,
-    span: Span<'b>,
-    /// The block to unpack next, if there is one.
-    next: Option<u32>,
-}
-
-/// A block to unpack, and where its stored bytes are in its span.
-struct Task<'b> {
-    number: usize,
-    pending: Pending<'b>,
-    stored: Range<usize>,
-    bound: usize,
-    share: Share<'b>,
-}
-
-impl<'p, 'b> Unpacker<'p, 'b> {
+impl<'p> Unpacker<'p> {
     /// An unpacker for the spans of `plan`, and for the blocks that come from `seeds`.
     pub fn new(
         index: Option<&'p Index>,
         plan: &'p Plan,
         seeds: &'p [Seed],
-        ahead: &'b Ahead,
+        ahead: Arc<Ahead>,
     ) -> Self {
         let is_packed = index.is_some_and(|index| index.compression() == Compression::Xz);
         // What of the plan there is to do here.
@@ -260,12 +92,11 @@ impl<'p, 'b> Unpacker<'p, 'b> {
         let blocks = usize::try_from(plan.seeded).unwrap_or(usize::MAX);
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         Self {
-            index,
-            plan,
+            blocks: Blocks { index, plan },
             seeds,
             ahead,
             pool: Mutex::default(),
-            back: Condvar::new(),
+            done: Condvar::new(),
             // The writer has a core.
             threads: (cores - 1).min(spans.saturating_add(blocks)),
             is_packed,
@@ -293,205 +124,148 @@ impl<'p, 'b> Unpacker<'p, 'b> {
         self.threads > 0 && self.is_packed
     }
 
-    /// Span `number` as far as it is unpacked, if it came through the pool. A thread that has one of
-    /// its blocks in hand is waited for.
-    pub fn claim(&self, number: usize) -> Option<Span<'b>> {
-        let mut pool = self.pool();
-        pool.wanted = Some(number);
-        let in_hand = |pool: &mut Pool<'_>| matches!(pool.spans.get(&number), Some(Place::InHand));
-        let waited = self.back.wait_while(pool, in_hand);
-        let mut pool = waited.unwrap_or_else(PoisonError::into_inner);
-        pool.wanted = None;
-        match pool.spans.remove(&number)? {
-            Place::Waiting(pending) => Some(pending.span),
-            Place::Done(span) => Some(span),
-            Place::InHand => None,
+    /// The bytes of span `number`, if it was handed in and not all of its blocks are ready. Spans are
+    /// claimed in ascending order.
+    pub fn claim(&self, number: usize) -> Option<Stored> {
+        self.pool().claim(number)
+    }
+
+    /// Block `number`, if it was made ahead. Blocks are asked for in ascending order, those of a span
+    /// once it is claimed. While a thread has it in hand, others are made here, with `decoder`.
+    pub fn take(&self, number: u32, decoder: &mut Decoder) -> Option<VerifiedBuf> {
+        if self.threads == 0 {
+            return None;
         }
+        let mut pool = self.pool();
+        while pool.state(number) == State::InHand {
+            let task = pool.next(self.blocks, &self.ahead);
+            pool = match task {
+                Some(task) => {
+                    drop(pool);
+                    self.carry_out(task, decoder);
+                    self.pool()
+                }
+                None => {
+                    let waited = self.done.wait(pool);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+        pool.take(number, self.blocks)
     }
 
     fn work(&self) {
         let mut decoder = Decoder::new();
         loop {
             let seen = self.ahead.events();
-            let next = match self.next() {
-                Next::Wait => self.next_seeded().map_or(Next::Wait, Next::Read),
-                next => next,
-            };
-            match next {
-                Next::Task(task) => self.unpack(*task, &mut decoder),
-                Next::Read(reading) => self.read_seeded(reading),
-                Next::Wait => self.ahead.wait(seen),
-                Next::Ended => return,
+            let mut pool = self.pool();
+            if pool.ended {
+                return;
+            }
+            let task = pool.next(self.blocks, &self.ahead);
+            drop(pool);
+            match task {
+                Some(task) => self.carry_out(task, &mut decoder),
+                None => self.ahead.wait(seen),
             }
         }
     }
 
-    /// The first block in order that nobody has in hand, if there is room for it.
-    fn next(&self) -> Next<'b> {
-        let mut pool = self.pool();
-        if pool.ended {
-            return Next::Ended;
-        }
-        let wanted = pool.wanted;
-        for (number, place) in &mut pool.spans {
-            let pending = match std::mem::replace(place, Place::InHand) {
-                Place::Waiting(pending) if Some(*number) != wanted => pending,
-                other => {
-                    *place = other;
-                    continue;
-                }
-            };
-            let Some((stored, bound)) = self.locate(&pending) else {
-                *place = Place::Done(pending.span);
-                continue;
-            };
-            let Some(share) = self.ahead.take(Kind::Fetched, bound as u64) else {
-                *place = Place::Waiting(pending);
-                break;
-            };
-            return Next::Task(Box::new(Task {
-                number: *number,
-                pending,
+    /// Makes a block and puts it into the pool.
+    fn carry_out(&self, task: Task, decoder: &mut Decoder) {
+        let mut finished = Finished {
+            unpacker: self,
+            task: Some(task),
+            made: None,
+        };
+        finished.made = finished
+            .task
+            .as_ref()
+            .and_then(|task| self.make(task, decoder));
+    }
+
+    /// A block with its digest compared; `None` if it is not what it should be.
+    fn make(&self, task: &Task, decoder: &mut Decoder) -> Option<VerifiedBuf> {
+        let block = self.blocks.index?.block(task.number)?;
+        let mut plain = Vec::new();
+        match &task.source {
+            Source::Span {
                 stored,
+                range,
                 bound,
-                share,
-            }));
-        }
-        Next::Wait
-    }
-
-    /// Where the next block of a span is in its bytes, and how large it may be; `None` if there is
-    /// none, or it is not as the index says.
-    fn locate(&self, pending: &Pending<'_>) -> Option<(Range<usize>, usize)> {
-        let block = self.index?.block(pending.next?)?;
-        let at = usize::try_from(block.stored_at.checked_sub(pending.range.start)?).ok()?;
-        let range = at..at.checked_add(block.stored_size as usize)?;
-        let stated = xz::stated_size(pending.span.stored.get(range.clone())?).ok()?;
-        let bound = usize::try_from(stated.min(u64::from(block.size.bound()))).ok()?;
-        Some((range, bound))
-    }
-
-    /// The first block of span `number` from block `from` on.
-    fn block_from(&self, number: usize, from: u32) -> Option<u32> {
-        let at = from.checked_sub(self.plan.from)? as usize;
-        let steps = self.plan.steps.get(at..)?;
-        // Others are in a gap that is read through, or repeats.
-        let fetched = (from..).zip(steps).find_map(|(block, step)| match step {
-            Step::Fetch(span) => Some((block, *span as usize)),
-            _ => None,
-        });
-        fetched
-            .filter(|(_, span)| *span == number)
-            .map(|(block, _)| block)
-    }
-
-    /// Unpacks a block and puts its span back.
-    fn unpack(&self, task: Task<'b>, decoder: &mut Decoder) {
-        let Task {
-            number,
-            mut pending,
-            stored,
-            bound,
-            share,
-        } = task;
-        let _given_up = GivenUp(self, number);
-        let plain = pending
-            .next
-            .zip(pending.span.stored.get(stored))
-            .and_then(|(next, stored)| {
-                let block = self.index?.block(next)?;
-                let mut plain = Vec::new();
-                decoder.decompress(stored, bound, &mut plain).ok()?;
-                let plain = Some(plain).filter(|plain| block.size.allows(plain.len()))?;
-                Some((block, block.digest.verify_owned(plain)?))
-            });
-        let last = match plain {
-            Some((block, plain)) => {
-                pending.next = self.block_from(number, block.number + 1);
-                let plain = Plain {
-                    block: plain,
-                    _share: share,
-                };
-                pending.span.unpacked.push_back((block.number, plain));
-                let end = block.stored_at + u64::from(block.stored_size);
-                if pending.next.is_none() && end == pending.range.end {
-                    pending.span.stored = Vec::new();
+                ..
+            } => {
+                let stored = stored.get(range.clone())?;
+                decoder.decompress(stored, *bound, &mut plain).ok()?;
+                if !block.size.allows(plain.len()) {
+                    return None;
                 }
-                pending.next.is_none()
             }
-            // The writer will find out why.
-            None => true,
-        };
-        let place = if last {
-            Place::Done(pending.span)
-        } else {
-            Place::Waiting(pending)
-        };
-        self.pool().spans.insert(number, place);
-        self.back.notify_all();
+            Source::Seed(place) => {
+                let seed = self.seeds.get(usize::from(place.seed))?;
+                seed.read(*place, &mut plain).ok()?;
+            }
+        }
+        block.digest.verify_owned(plain)
     }
 
-    fn pool(&self) -> MutexGuard<'_, Pool<'b>> {
+    fn pool(&self) -> MutexGuard<'_, Pool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A panic while this lives loses the span, and the writer is not to wait for it for ever.
-struct GivenUp<'a, 'p, 'b>(&'a Unpacker<'p, 'b>, usize);
+/// Gives a task back, also after a panic: the writer is not to wait for it for ever.
+struct Finished<'a, 'p> {
+    unpacker: &'a Unpacker<'p>,
+    task: Option<Task>,
+    made: Option<VerifiedBuf>,
+}
 
-impl Drop for GivenUp<'_, '_, '_> {
+impl Drop for Finished<'_, '_> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.pool().spans.remove(&self.1);
-            self.0.back.notify_all();
+        if let Some(task) = self.task.take() {
+            self.unpacker.pool().finish(task, self.made.take());
+            self.unpacker.done.notify_all();
         }
     }
 }
 
 /// Ends the threads, also when the writer panics.
-struct End<'a, 'p, 'b>(&'a Unpacker<'p, 'b>);
+struct End<'a, 'p>(&'a Unpacker<'p>);
 
-impl Drop for End<'_, '_, '_> {
+impl Drop for End<'_, '_> {
     fn drop(&mut self) {
         self.0.pool().ended = true;
-        self.0.ahead.stir(Kind::Fetched, 0);
+        self.0.ahead.stir();
     }
 }
 
-enum Next<'b> {
-    Task(Box<Task<'b>>),
-    Read(Reading<'b>),
-    Wait,
-    Ended,
-}
-
-impl<'b> Prepare<Span<'b>> for Unpacker<'_, 'b> {
-    fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Span<'b> {
-        let first = |number: usize| self.plan.span_starts.get(number).copied();
+impl Prepare<Stored> for Unpacker<'_> {
+    fn prepare(&self, number: Option<usize>, range: &Range<u64>, bytes: Vec<u8>) -> Stored {
+        let starts = &self.blocks.plan.span_starts;
+        let first = |number: usize| starts.get(number).copied();
         let place = number.and_then(|number| Some((number, first(number)?)));
         let Some((number, first)) = place.filter(|_| self.is_of_use()) else {
-            return Span::new(bytes);
+            return Arc::new(bytes);
         };
-        let pending = Pending {
-            range: range.clone(),
-            span: Span::new(bytes),
-            next: Some(first),
-        };
-        let place = Place::Waiting(pending);
-        self.pool().spans.insert(number, place);
-        self.ahead.stir(Kind::Fetched, 0);
+        self.pool()
+            .arrive(number, range.clone(), Arc::new(bytes), first);
+        self.ahead.stir();
         // The writer claims it by its number.
-        Span::new(Vec::new())
+        Stored::default()
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation)] // made-up bytes
 mod tests {
+    use super::ahead::SEEDED_SHARE;
     use super::*;
     use crate::bundle::Encoding;
     use crate::chunker::Chunker;
     use crate::hash::HashAlgorithm;
+    use crate::plan::Step;
+    use crate::seed::{self, Place, Spec};
     use std::io::Write;
     use std::time::{Duration, Instant};
 
@@ -558,50 +332,46 @@ mod tests {
         Bundle { index, plan, spans }
     }
 
-    fn unpacker<'a>(bundle: &'a Bundle, ahead: &'a Ahead) -> Unpacker<'a, 'a> {
+    fn unpacker<'a>(bundle: &'a Bundle, ahead: &Arc<Ahead>) -> Unpacker<'a> {
+        let ahead = Arc::clone(ahead);
         let mut unpacker = Unpacker::new(Some(&bundle.index), &bundle.plan, &[], ahead);
         unpacker.threads = 3;
         unpacker
     }
 
-    /// The spans that have no blocks to unpack any more.
-    fn done(unpacker: &Unpacker<'_, '_>) -> Vec<(usize, bool)> {
-        let pool = unpacker.pool();
-        let done = pool.spans.iter().filter_map(|(number, place)| match place {
-            Place::Done(span) => Some((*number, span.stored.is_empty())),
-            _ => None,
-        });
-        done.collect()
-    }
-
-    fn hand_in(bundle: &Bundle, unpacker: &Unpacker<'_, '_>, number: usize) {
+    fn hand_in(bundle: &Bundle, unpacker: &Unpacker<'_>, number: usize) {
         let span = bundle.spans[number].clone();
         unpacker.prepare(Some(number), &bundle.plan.spans[number], span);
     }
 
-    /// Takes all spans as the writer does; the blocks of them that were unpacked.
-    fn take_all(bundle: &Bundle, unpacker: &Unpacker<'_, '_>) -> usize {
-        let mut unpacked = 0;
+    fn wait_until(what: &str, done: impl Fn() -> bool) {
+        let started = Instant::now();
+        while !done() {
+            assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Asks for all blocks as the writer does; the number of those that were made ahead.
+    fn take_all(bundle: &Bundle, unpacker: &Unpacker<'_>) -> usize {
+        let mut decoder = Decoder::new();
+        let mut made = 0;
         for (number, stored) in bundle.spans.iter().enumerate() {
-            let mut span = unpacker.claim(number).expect("it was handed in");
+            let claimed = unpacker.claim(number);
+            assert!(claimed.as_ref().is_none_or(|claimed| **claimed == *stored));
             let fetched = Step::Fetch(number as u32);
-            let mut ahead = true;
-            for block in (0..)
-                .zip(&bundle.plan.steps)
-                .filter(|(_, s)| **s == fetched)
-            {
-                match span.take(block.0) {
-                    Some(block_plain) => {
-                        assert!(ahead, "block {} but not the one before", block.0);
-                        assert_eq!(block_plain.verified().bytes(), plain(block.0));
-                        unpacked += 1;
+            let blocks = (0..).zip(&bundle.plan.steps);
+            for (block, _) in blocks.filter(|(_, step)| **step == fetched) {
+                match unpacker.take(block, &mut decoder) {
+                    Some(found) => {
+                        assert_eq!(found.verified().bytes(), plain(block));
+                        made += 1;
                     }
-                    None => ahead = false,
+                    None => assert!(claimed.is_some(), "the bytes of block {block} are lost"),
                 }
             }
-            assert!(ahead || span.stored == *stored, "span {number}");
         }
-        unpacked
+        made
     }
 
     #[test]
@@ -612,12 +382,13 @@ mod tests {
             for step in [1, 7, count - 1] {
                 let ahead = Ahead::new(budget as u64, false);
                 let unpacker = unpacker(&bundle, &ahead);
-                let unpacked = unpacker.run(|| {
+                let made = unpacker.run(|| {
                     (0..count).for_each(|i| hand_in(&bundle, &unpacker, i * step % count));
                     take_all(&bundle, &unpacker)
                 });
-                assert!(budget >= SIZE || unpacked == 0);
-                assert_eq!(ahead.room().fetched, budget as u64, "all shares are back");
+                assert!(budget >= SIZE || made == 0);
+                drop(unpacker);
+                assert_eq!(ahead.left().0, budget as u64, "all shares are back");
             }
         }
     }
@@ -629,21 +400,33 @@ mod tests {
         let unpacker = unpacker(&bundle, &ahead);
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
-            let started = Instant::now();
-            while done(&unpacker).len() < bundle.spans.len() {
-                assert!(
-                    started.elapsed() < Duration::from_secs(20),
-                    "nobody unpacks"
-                );
-                thread::sleep(Duration::from_millis(1));
-            }
+            let is_fetched = |step: &&Step| matches!(step, Step::Fetch(_));
+            let fetched = bundle.plan.steps.iter().filter(is_fetched).count();
+            wait_until("nobody unpacks", || unpacker.pool().ready() == fetched);
             // Spans that end with a block that is fetched need their stored bytes no more.
-            let kept = done(&unpacker).into_iter().filter(|(_, empty)| !empty);
-            let kept: Vec<_> = kept.map(|(number, _)| number).collect();
-            assert_eq!(kept, [4, 9, 14], "the others end with what is fetched");
-            let fetched = |step: &&Step| matches!(step, Step::Fetch(_));
-            let fetched = bundle.plan.steps.iter().filter(fetched).count();
+            assert_eq!(unpacker.pool().spans(), [4, 9, 14]);
             assert_eq!(take_all(&bundle, &unpacker), fetched);
+        });
+    }
+
+    #[test]
+    fn the_writer_makes_other_blocks_while_it_waits() {
+        let bundle = bundle(20);
+        let ahead = Ahead::new(1 << 20, false);
+        let unpacker = unpacker(&bundle, &ahead);
+        (0..2).for_each(|number| hand_in(&bundle, &unpacker, number));
+        let task = unpacker.pool().next(unpacker.blocks, &unpacker.ahead);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                unpacker.claim(0).expect("it has blocks to unpack");
+                unpacker.take(0, &mut Decoder::new())
+            });
+            // All of the two spans but the one in hand.
+            wait_until("it waits", || unpacker.pool().ready() == 5);
+            assert!(!writer.is_finished());
+            unpacker.carry_out(task.expect("a block to unpack"), &mut Decoder::new());
+            let block = writer.join().expect("no panic").expect("made by the other");
+            assert_eq!(block.verified().bytes(), plain(0));
         });
     }
 
@@ -656,13 +439,84 @@ mod tests {
         let unpacker = unpacker(&bundle, &ahead);
         unpacker.run(|| {
             (0..bundle.spans.len()).for_each(|number| hand_in(&bundle, &unpacker, number));
-            while done(&unpacker).len() < bundle.spans.len() {
-                thread::yield_now();
-            }
-            let mut span = unpacker.claim(1).expect("it was handed in");
-            assert!(span.take(4).is_some());
-            assert!(span.take(5).is_none() && span.take(7).is_none());
-            assert_eq!(span.stored, bundle.spans[1]);
+            // Of 13 that are fetched.
+            wait_until("nobody unpacks", || unpacker.pool().ready() == 12);
+            assert_eq!(unpacker.claim(1).as_deref(), Some(&bundle.spans[1]));
+            let mut decoder = Decoder::new();
+            let taken = [4, 5, 7].map(|number| unpacker.take(number, &mut decoder).is_some());
+            assert_eq!(taken, [true, false, true]);
         });
+    }
+
+    /// All blocks are in the seed, but for every fifth, which is to be fetched, and number 8, which is
+    /// not what it should be.
+    #[test]
+    fn what_a_seed_has_is_made_ahead_if_it_is_right() {
+        const BLOCKS: u32 = 40;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("seed");
+        let plain = |number: u32| -> Vec<u8> {
+            let bytes = (0..SIZE as u32).map(|i| (i * 7 + number * 13) as u8);
+            bytes.collect()
+        };
+        let mut bytes: Vec<u8> = (0..BLOCKS).flat_map(plain).collect();
+        bytes[8 * SIZE + 5] ^= 1;
+        std::fs::write(&path, bytes).expect("written");
+        let seeds = seed::open(&[Spec { path, index: None }], &[]);
+        let algorithm = HashAlgorithm::Sha512_256;
+        let digests = (0..BLOCKS).flat_map(|n| algorithm.digest(&plain(n)).as_bytes().to_vec());
+        let encoding = Encoding {
+            chunker: Chunker::parse("fixed-1").expect("a chunker"),
+            algorithm,
+            deduplicated: false,
+            compression: Compression::None,
+            digests: digests.collect(),
+            sizes: None,
+        };
+        let index = Index::new(encoding, 0..u64::from(BLOCKS) * SIZE as u64, 0);
+        let index = index.expect("consistent");
+        // As after a new plan in the middle.
+        let from = 3;
+        let step = |number: u32| match number {
+            _ if number.is_multiple_of(5) => Step::Fetch(0),
+            _ => Step::Seed(Place {
+                seed: 0,
+                offset: u64::from(number) * SIZE as u64,
+                size: SIZE as u32,
+            }),
+        };
+        let plan = Plan {
+            from,
+            steps: (from..BLOCKS).map(step).collect(),
+            seeded: 30,
+            ..Plan::default()
+        };
+        let mut decoder = Decoder::new();
+        for (room, late) in [(0, false), (1, false), (1, true), (7, true), (100, true)] {
+            let budget = room * SIZE as u64;
+            let ahead = Ahead::new(budget * SEEDED_SHARE, true);
+            let mut unpacker = Unpacker::new(Some(&index), &plan, &seeds, Arc::clone(&ahead));
+            unpacker.threads = 3;
+            let all = (from..BLOCKS).filter(|n| !n.is_multiple_of(5) && *n != 8);
+            let taken: Vec<u32> = unpacker.run(|| {
+                let most = room.min(all.clone().count() as u64) as usize;
+                wait_until("nobody reads", || !late || unpacker.pool().ready() >= most);
+                // One of them stood at its place, and was not asked for.
+                let mut take = |number| {
+                    let block = unpacker.take(number, &mut decoder)?;
+                    assert_eq!(block.verified().bytes(), plain(number));
+                    Some(number)
+                };
+                let asked = (from..BLOCKS).filter(|number| *number != 11);
+                asked.filter_map(&mut take).collect()
+            });
+            match room {
+                0 => assert!(taken.is_empty()),
+                100 => assert_eq!(taken, all.filter(|n| *n != 11).collect::<Vec<_>>()),
+                _ => assert!(taken.iter().all(|n| !n.is_multiple_of(5) && *n != 8)),
+            }
+            drop(unpacker);
+            assert_eq!(ahead.left().1, budget, "all shares are back");
+        }
     }
 }

@@ -25,6 +25,7 @@ mod supply;
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::bundle::{Block, Compression, Index, Payload};
 use crate::device::Target;
@@ -35,7 +36,7 @@ use crate::plan::{Plan, Standing, Step};
 use crate::report::{Counts, Reporter};
 use crate::scan::Found;
 use crate::seed::{Place, Seed};
-use crate::unpack::Span;
+use crate::unpack::Stored;
 use crate::xz;
 
 pub use self::supply::{InOrder, Supply};
@@ -80,8 +81,8 @@ pub struct Writer<'a> {
     offsets: Vec<u64>,
     /// Plain bytes of the present block.
     plain: Vec<u8>,
-    /// The span in hand, and its number.
-    span: Option<(u32, Span<'a>)>,
+    /// The span in hand: its number, and its bytes.
+    span: Option<(u32, Stored)>,
 }
 
 impl<'a> Writer<'a> {
@@ -130,7 +131,7 @@ impl<'a> Writer<'a> {
         &mut self,
         plan: &Plan,
         spans: &[Range<u64>],
-        supply: &mut Supply<'_, '_, 'a>,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<Outcome> {
         self.span = None;
         let Some(index) = &self.payload.index else {
@@ -191,14 +192,13 @@ impl<'a> Writer<'a> {
 
     /// Writes a payload that has no block index, as it comes. The caller has the user's word for it;
     /// the payload digest is compared before the target is sealed, as always.
-    fn run_unindexed(&mut self, spans: usize, supply: &mut Supply<'_, '_, 'a>) -> Result<Outcome> {
+    fn run_unindexed(&mut self, spans: usize, supply: &mut Supply<'_, '_>) -> Result<Outcome> {
         for number in 0..spans {
             let span = supply.take(number)?;
-            let bytes = &span.stored;
             let data = self.payload.data.end - self.payload.data.start - self.target.position();
             // The last span may go on with the end of the payload.
-            let data = usize::try_from(data).map_or(bytes.len(), |data| data.min(bytes.len()));
-            self.append(Verified::unchecked(bytes.get(..data).unwrap_or_default()))?;
+            let data = usize::try_from(data).map_or(span.len(), |data| data.min(span.len()));
+            self.append(Verified::unchecked(span.get(..data).unwrap_or_default()))?;
             self.reporter.install_progress(self.counts);
             self.span = u32::try_from(number).ok().map(|number| (number, span));
         }
@@ -211,15 +211,15 @@ impl<'a> Writer<'a> {
         &mut self,
         spans: &[Range<u64>],
         offset: u64,
-        supply: &mut Supply<'_, '_, 'a>,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<u8>> {
         let lost = Error::Internal("the end of the payload was not fetched");
         let Some((number, span)) = spans.len().checked_sub(1).zip(spans.last()) else {
             return Err(lost);
         };
         let bytes = match self.span.take() {
-            Some((held, span)) if held as usize == number => span.stored,
-            _ => supply.take(number)?.stored,
+            Some((held, span)) if held as usize == number => span,
+            _ => supply.take(number)?,
         };
         offset
             .checked_sub(span.start)
@@ -322,9 +322,9 @@ impl<'a> Writer<'a> {
         block: &Block,
         place: Place,
         plan: &Plan,
-        supply: &Supply<'_, '_, 'a>,
+        supply: &Supply<'_, '_>,
     ) -> Result<bool> {
-        if let Some(plain) = supply.take_seeded(block.number) {
+        if let Some(plain) = supply.take_made(block.number, &mut self.decoder) {
             self.put(plain.verified(), block.number, plan)?;
             self.counts.seeded += 1;
             self.counts.bytes_seeded += u64::from(place.size);
@@ -370,7 +370,7 @@ impl<'a> Writer<'a> {
         block: &Block,
         number: u32,
         (plan, spans): (&Plan, &[Range<u64>]),
-        supply: &mut Supply<'_, '_, 'a>,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         let lost = Error::Internal("a block lies outside of its span");
         if self.span.as_ref().is_none_or(|(held, _)| *held != number) {
@@ -378,30 +378,21 @@ impl<'a> Writer<'a> {
             self.span = None;
             self.span = Some((number, supply.take(number as usize)?));
         }
-        let (Some(range), Some((_, mut span))) = (spans.get(number as usize), self.span.take())
-        else {
-            return Err(lost);
-        };
-        if let Some(plain) = span.take(block.number) {
+        if let Some(plain) = supply.take_made(block.number, &mut self.decoder) {
             self.put(plain.verified(), block.number, plan)?;
             self.counts.fetched += 1;
-            self.span = Some((number, span));
             return Ok(());
         }
+        let (Some(range), Some((_, span))) = (spans.get(number as usize), &self.span) else {
+            return Err(lost);
+        };
+        let span = Arc::clone(span);
         let stored = block
             .stored_at
             .checked_sub(range.start)
             .and_then(|at| usize::try_from(at).ok())
-            .and_then(|at| {
-                span.stored
-                    .get(at..at.checked_add(block.stored_size as usize)?)
-            });
-        let result = match stored {
-            Some(stored) => self.unpack(block, stored, plan),
-            None => Err(lost),
-        };
-        self.span = Some((number, span));
-        result
+            .and_then(|at| span.get(at..at.checked_add(block.stored_size as usize)?));
+        self.unpack(block, stored.ok_or(lost)?, plan)
     }
 
     /// Fetches a block that a seed turned out not to have.
@@ -409,7 +400,7 @@ impl<'a> Writer<'a> {
         &mut self,
         block: &Block,
         plan: &Plan,
-        supply: &mut Supply<'_, '_, 'a>,
+        supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         let range = block
             .stored()

@@ -118,7 +118,7 @@ impl Run<'_> {
                 return Err(error(target, &wrong));
             }
             let (ahead, none) = (Ahead::new(0, false), Plan::default());
-            let unpacker = Unpacker::new(None, &none, &[], &ahead);
+            let unpacker = Unpacker::new(None, &none, &[], ahead);
             let terms = (
                 &self.options.access.policy,
                 self.options.memory / STORED_SHARE,
