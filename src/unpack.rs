@@ -41,8 +41,8 @@
 //! In stretches that come from seeds the digests take the time, and all cores share in them; on armv7
 //! they are most of all there is to do.
 
-mod ahead;
 mod pool;
+mod room;
 
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -55,8 +55,8 @@ use crate::plan::Plan;
 use crate::seed::Seed;
 use crate::xz::Decoder;
 
-pub use self::ahead::Ahead;
 use self::pool::{Blocks, Pool, Source, State, Task};
+pub use self::room::Ahead;
 
 /// Stack of a thread that unpacks, of which it takes 10 KB (measured; unoptimised some times that).
 const STACK_SIZE: usize = 256 << 10;
@@ -259,7 +259,7 @@ impl Prepare<Stored> for Unpacker<'_> {
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation)] // made-up bytes
 mod tests {
-    use super::ahead::SEEDED_SHARE;
+    use super::room::SEEDED_SHARE;
     use super::*;
     use crate::bundle::Encoding;
     use crate::chunker::Chunker;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::ahead::{Ahead, Kind, Share};
+use super::room::{Ahead, Kind, Share};
 use super::Stored;
 use crate::bundle::Index;
 use crate::hash::VerifiedBuf;

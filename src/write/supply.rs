@@ -1,5 +1,7 @@
 //! Where the bytes of spans come from: workers that fetch them, or one read position in a file or a
-//! stream. Either way a block may have been made ahead; the writer does not care.
+//! stream.
+//!
+//! Either way a block may have been made ahead; the writer does not care.
 
 use std::ops::Range;
 use std::sync::Arc;
