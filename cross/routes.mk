@@ -8,7 +8,7 @@ include $(or $(filter cross/$(TARGET).mk,$(TARGETS:%=cross/%.mk)),\
 # The cargo features of a variant. `pack` is in none: it is for hosts.
 VARIANT       ?= bare
 FEATURES_bare :=
-FEATURES_full := signatures,tls
+FEATURES_full ?= signatures,tls,ring-hash
 FEATURES ?= $(FEATURES_$(or $(filter $(VARIANT),$(VARIANTS)),\
   $(error unknown VARIANT "$(VARIANT)"; known: $(VARIANTS))))
 

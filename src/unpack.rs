@@ -29,17 +29,19 @@
 //! | what | of which bytes | x86_64 | aarch64 | armv7 | ns | where |
 //! |---|---|---|---|---|---|---|
 //! | LZMA2 with its checks | fetched | 235 | 182 | 211 | 16 to 27 | these threads, or the writer |
-//! | digest of the block | all | 32 | 17 | 80 | 1.6 to 2.4 | these threads, or the writer |
-//! | payload digest | all | 32 | 17 | 80 | 1.6 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
-//! | digest of a seed's block | seed without index | 32 | 17 | 80 | 1.6 to 2.4 | [`scan`](crate::scan), all cores |
+//! | digest of the block | all | 24 | 4 | 24 | 1.6 to 2.4 | these threads, or the writer |
+//! | payload digest | all | 24 | 4 | 24 | 1.6 to 2.4 | [`hash::Trailing`](crate::hash::Trailing) |
+//! | digest of a seed's block | seed without index | 24 | 4 | 24 | 1.6 to 2.4 | [`scan`](crate::scan), all cores |
 //! | cutting a seed | seed without index | 9 | | | 0.7 | the same |
 //! | reading a seed, writing | all | 0.3 | | | 0.4 | who verifies; the writer; the kernel's copies |
 //!
-//! Without SHA-512 instructions a digest takes aarch64 25 a byte.
+//! Digests are counted with `ring-hash`. Without SHA-512 instructions they take aarch64 19 a byte, and
+//! without NEON, as on ARMv6, ARM 70. `sha2`, without that feature, takes 11 or 20 on aarch64, and 74 on
+//! armv7.
 //!
 //! So a fetched byte costs as much as ten from a seed, and is decompressed wherever a core is free.
 //! In stretches that come from seeds the digests take the time, and all cores share in them; on armv7
-//! they are most of all there is to do.
+//! without NEON they are most of all there is to do.
 
 mod pool;
 mod room;

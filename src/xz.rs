@@ -60,9 +60,9 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use crc::{Crc, Table};
-use sha2::{Digest as _, Sha256};
 
 use self::lzma2::{Lzma2, Walk};
+use crate::hash::HashAlgorithm;
 
 // Bundles use CRC64, and CRC32 only for the few bytes of headers: its table may be small.
 static CRC32: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&crc::CRC_32_ISO_HDLC);
@@ -379,7 +379,7 @@ impl Check {
             Self::None => stored.is_empty(),
             Self::Crc32 => CRC32.checksum(plain).to_le_bytes() == *stored,
             Self::Crc64 => CRC64.checksum(plain).to_le_bytes() == *stored,
-            Self::Sha256 => *Sha256::digest(plain) == *stored,
+            Self::Sha256 => HashAlgorithm::Sha256.digest(plain).as_bytes() == stored,
         }
     }
 }

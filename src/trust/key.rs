@@ -12,11 +12,11 @@
 use der::asn1::ObjectIdentifier;
 use der::Tag;
 use p256::ecdsa::signature::hazmat::PrehashVerifier;
+use ring::digest::{digest, SHA256, SHA384, SHA512};
 use ring::signature::{
     RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
     RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512,
 };
-use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use super::asn1::{malformed, oid, Fields, Value};
 use super::Reason;
@@ -68,11 +68,12 @@ impl Hash {
     }
 
     pub(super) fn digest(self, bytes: &[u8]) -> Vec<u8> {
-        match self {
-            Self::Sha256 => Sha256::digest(bytes).to_vec(),
-            Self::Sha384 => Sha384::digest(bytes).to_vec(),
-            Self::Sha512 => Sha512::digest(bytes).to_vec(),
-        }
+        let algorithm = match self {
+            Self::Sha256 => &SHA256,
+            Self::Sha384 => &SHA384,
+            Self::Sha512 => &SHA512,
+        };
+        digest(algorithm, bytes).as_ref().to_vec()
     }
 
     fn name(self) -> &'static str {

@@ -16,7 +16,7 @@ const IMPORTS: [(&str, &[&str]); 44] = [
     ("error", &["hash"]),
     ("chunker", &[]),
     ("stlv", &["error"]),
-    ("xz", &[]),
+    ("xz", &["hash"]),
     ("bundle", &["chunker", "error", "hash"]),
     (
         "rugix",
@@ -153,7 +153,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("p256", &["trust/key"]),
     ("p384", &["trust/key"]),
     // In tls it is the part of rustls by that name.
-    ("ring", &["trust/key", "tls"]),
+    ("ring", &["hash/with_ring", "trust/key", "tls"]),
     ("rustix", &["console", "device"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
@@ -170,8 +170,7 @@ const CRATES: [(&str, &[&str]); 21] = [
         ],
     ),
     ("serde_json", &["console", "report", "pack"]),
-    // The check of an xz stream can be a SHA-256.
-    ("sha2", &["hash", "trust/key", "xz"]),
+    ("sha2", &["hash/with_sha2"]),
     ("signal_hook", &["main"]),
     ("socket2", &["connect"]),
     ("toml", &["pack/manifest"]),
