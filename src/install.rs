@@ -20,7 +20,7 @@ use crate::bundle::{Delivery, Entry, Header, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
-use crate::hash::{Digest, Trailing};
+use crate::hash::Digest;
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening};
@@ -34,7 +34,7 @@ use crate::report::{
 use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
-use crate::write::{InOrder, Outcome, Supply, Writer};
+use crate::write::{InOrder, Outcome, Parts, Supply, Writer};
 
 #[cfg(feature = "pack")]
 pub(crate) use options::check_workers;
@@ -166,32 +166,25 @@ struct Run<'a> {
 
 /// How the bundle's data are got once its headers are read.
 enum Source<'a> {
-    /// Workers fetch ranges.
-    Ranges(&'a mut [Client]),
+    /// Workers fetch ranges, by this policy.
+    Ranges(&'a mut [Client], &'a Policy),
     /// One read position.
     Cursor(&'a mut Cursor),
 }
 
 impl Source<'_> {
-    /// Runs `writer` with `spans` at hand. `in_hand` is what came with the headers: its offset in
-    /// the bundle, and its bytes.
+    /// Runs `writer` with `spans` at hand, of which `budget` bytes may be in memory. `in_hand` is what
+    /// came with the headers: its offset in the bundle, and its bytes.
     fn supply<R>(
         &mut self,
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
         unpacker: &Unpacker<'_>,
-        (policy, budget): (&Policy, u64),
+        budget: u64,
         writer: impl FnOnce(&mut Supply<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let clients = match self {
-            Self::Ranges(clients) => clients,
-            Self::Cursor(cursor) => {
-                let in_order = InOrder::new(cursor, spans, unpacker, budget);
-                return unpacker.run(|| writer(&mut Supply::Cursor(in_order)));
-            }
-        };
-        unpacker.run(|| {
-            fetch::with_workers(
+        unpacker.run(|| match self {
+            Self::Ranges(clients, policy) => fetch::with_workers(
                 clients,
                 spans,
                 in_hand,
@@ -199,21 +192,25 @@ impl Source<'_> {
                 policy,
                 unpacker,
                 |workers| writer(&mut Supply::Workers(workers, unpacker)),
-            )
+            ),
+            Self::Cursor(cursor) => {
+                let in_order = InOrder::new(cursor, spans, unpacker, budget);
+                writer(&mut Supply::Cursor(in_order))
+            }
         })
     }
 
     /// What was passed can be read again.
     fn goes_back(&self) -> bool {
         match self {
-            Self::Ranges(_) => true,
+            Self::Ranges(..) => true,
             Self::Cursor(cursor) => cursor.jumps(),
         }
     }
 
     /// Ranges can be fetched out of order and ahead.
     fn has_workers(&self) -> bool {
-        matches!(self, Self::Ranges(_))
+        matches!(self, Self::Ranges(..))
     }
 }
 
@@ -417,7 +414,7 @@ impl Run<'_> {
             let mut source = if clients.is_empty() {
                 Source::Cursor(opening.cursor())
             } else {
-                Source::Ranges(&mut clients)
+                Source::Ranges(&mut clients, &self.options.access.policy)
             };
             let job = Job {
                 entry,
@@ -588,23 +585,21 @@ impl Run<'_> {
         if self.options.discard && old.is_empty() {
             target.discard_first(plan.least_size);
         }
-        let hasher = Trailing::new(entry.digest.algorithm(), shares.digest);
-        let mut writer = Writer::new(
-            &payload,
-            (entry.digest, hasher),
-            target,
-            (&old, Survival::new(shares.saved)),
+        let parts = Parts {
+            payload: &payload,
+            digest: entry.digest,
+            old: &old,
             seeds,
-            self.reporter,
-            &mut self.counts,
-        );
+            saved: shares.saved,
+            trailing: shares.digest,
+        };
+        let mut writer = Writer::new(parts, target, self.reporter, &mut self.counts);
         let result = loop {
             let spans = with_closing(&plan.spans, closing.as_ref());
             let in_hand = (payload.data.start, in_hand.as_slice());
             let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, Arc::clone(&ahead));
-            let terms = (&self.options.access.policy, shares.stored);
-            let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
-                let outcome = writer.run(&plan, &spans, supply)?;
+            let outcome = source.supply(&spans, in_hand, &unpacker, shares.stored, |supply| {
+                let outcome = writer.run(&plan, supply)?;
                 if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
                     let bytes = writer.take_tail(&spans, closing.start, supply)?;
                     open::check_closing(&bytes, closing.start)?;

@@ -119,11 +119,8 @@ impl Run<'_> {
             }
             let (ahead, none) = (Ahead::new(0, false), Plan::default());
             let unpacker = Unpacker::new(None, &none, &[], ahead);
-            let terms = (
-                &self.options.access.policy,
-                self.options.memory / STORED_SHARE,
-            );
-            source.supply(&[], (0, &[]), &unpacker, terms, |supply| {
+            let budget = self.options.memory / STORED_SHARE;
+            source.supply(&[], (0, &[]), &unpacker, budget, |supply| {
                 sources.mend(target, offsets, &wrong, supply)
             })?;
         }
