@@ -4,7 +4,8 @@
 //! indexes are stored last: the targets are what counts, and an index that cannot be stored costs the
 //! next update a scan.
 
-use super::{Run, Source, Targets, Written, STORED_SHARE};
+use super::shares::STORED_SHARE;
+use super::{Run, Source, Targets, Written};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
