@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Header, Payload};
+use crate::bundle::{Entry, Header, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
@@ -638,21 +638,17 @@ impl Run<'_> {
 
 /// The payloads of a bundle and where they go, as the report has them. Their sizes are known later.
 fn payloads(header: &Header, destinations: &[usize], targets: &Targets) -> Vec<PayloadReport> {
-    let target = |number: usize| match targets {
-        Targets::One(path) => Some(path.as_path()),
-        Targets::Slots(slots) => slots.get(number).map(|(_, path)| path.as_path()),
-    };
+    let paths = targets.paths();
     header
         .entries
         .iter()
         .zip(destinations)
         .map(|(entry, number)| PayloadReport {
-            slot: match &entry.delivery {
-                Delivery::Slot(name) => name.clone(),
-                // They are refused before.
-                _ => String::new(),
-            },
-            target: target(*number).map_or(String::new(), |path| path.display().to_string()),
+            // Payloads for other places were refused before.
+            slot: entry.delivery.slot().unwrap_or_default().to_owned(),
+            target: paths
+                .get(*number)
+                .map_or(String::new(), |path| path.display().to_string()),
             size: 0,
             digest: entry.digest.to_string(),
         })
