@@ -127,8 +127,9 @@ pub struct Reporter {
     state: Mutex<State>,
 }
 
+/// Whom the events go to, and what was told last.
 struct Told {
-    /// Nobody, if nobody wants to know.
+    /// `None` if nobody wants to know.
     listener: Option<Listener>,
     /// When the last progress was told.
     progress: Option<Instant>,
