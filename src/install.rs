@@ -8,6 +8,7 @@
 mod after;
 mod options;
 pub mod planned;
+mod shares;
 mod targets;
 
 use std::collections::VecDeque;
@@ -16,11 +17,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::bundle::{Delivery, Entry, Header, Payload};
+use crate::bundle::{Entry, Header, Payload};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::fetch;
-use crate::hash::{Digest, Trailing};
+use crate::hash::Digest;
 use crate::http::{Client, Counters};
 use crate::old::{Old, Survival};
 use crate::open::{self, Opened, Opening};
@@ -34,78 +35,20 @@ use crate::report::{
 use crate::retry::Policy;
 use crate::seed::{self, Have, Seed};
 use crate::unpack::{Ahead, Unpacker};
-use crate::write::{InOrder, Outcome, Supply, Writer};
+use crate::write::{InOrder, Outcome, Parts, Supply, Writer};
 
 #[cfg(feature = "pack")]
 pub(crate) use options::check_workers;
 pub use options::{Install, MAX_WORKERS, MEMORY, WORKERS};
+pub use shares::shape;
 pub(crate) use targets::check_names;
 pub use targets::{destinations, Targets};
 
-/// Longest span: long against a round trip at any usual rate, short enough that the workers share
-/// a run and that the writer need not wait long for the first.
-const MAX_SPAN: u64 = 1 << 20;
-
-/// Smallest memory budget.
-const MIN_MEMORY: u64 = 4 << 20;
-
-/// Shortest limit of a span, with a small memory budget.
-const MIN_SPAN: u64 = 64 << 10;
+use self::shares::Shares;
 
 /// Connections are opened ahead unless more than this is to be looked through first, which on a small
 /// board would take longer than servers wait for a first request.
 const QUICK_SCAN: u64 = 64 << 20;
-
-/// The part of the memory budget for what comes: this fraction.
-const STORED_SHARE: u64 = 2;
-
-/// The part for what is unpacked ahead: this fraction. The quarter that is left is for what an
-/// allocator loses when threads hand large buffers to each other; glibc's lost more than that of a
-/// half (67 MiB at the peak of a 1.4 GB install with the default budget of 32).
-const UNPACKED_SHARE: u64 = 4;
-
-/// The part for what waits for the payload digest: this fraction, taken from what is unpacked ahead.
-const DIGEST_SHARE: u64 = 16;
-
-/// The part for blocks of a target's old content that are saved before they are written over: this
-/// fraction. With such content what comes and what is unpacked get less, to make room for it.
-const SAVED_SHARE: u64 = 4;
-
-/// How the memory budget is shared out.
-#[derive(Clone, Copy, Debug)]
-struct Shares {
-    /// For what comes.
-    stored: u64,
-    /// For what is unpacked ahead.
-    unpacked: u64,
-    /// For what waits for the payload digest.
-    digest: u64,
-    /// For what is saved of the target's old content.
-    saved: u64,
-}
-
-impl Shares {
-    fn new(memory: u64, old: &Old) -> Self {
-        let digest = memory / DIGEST_SHARE;
-        let (stored, unpacked) = (memory / STORED_SHARE, memory / UNPACKED_SHARE - digest);
-        if old.is_empty() {
-            Self {
-                stored,
-                unpacked,
-                digest,
-                saved: 0,
-            }
-        } else {
-            let saved = memory / SAVED_SHARE;
-            Self {
-                stored: stored - saved / 2,
-                unpacked: unpacked - saved / 2,
-                digest,
-                saved,
-            }
-        }
-    }
-}
 
 /// With `--discard`, the part of a payload's blocks that a target must hold for its old content not
 /// to be discarded: this fraction.
@@ -166,32 +109,25 @@ struct Run<'a> {
 
 /// How the bundle's data are got once its headers are read.
 enum Source<'a> {
-    /// Workers fetch ranges.
-    Ranges(&'a mut [Client]),
+    /// Workers fetch ranges, by this policy.
+    Ranges(&'a mut [Client], &'a Policy),
     /// One read position.
     Cursor(&'a mut Cursor),
 }
 
 impl Source<'_> {
-    /// Runs `writer` with `spans` at hand. `in_hand` is what came with the headers: its offset in
-    /// the bundle, and its bytes.
+    /// Runs `writer` with `spans` at hand, of which `budget` bytes may be in memory. `in_hand` is what
+    /// came with the headers: its offset in the bundle, and its bytes.
     fn supply<R>(
         &mut self,
         spans: &[Range<u64>],
         in_hand: (u64, &[u8]),
         unpacker: &Unpacker<'_>,
-        (policy, budget): (&Policy, u64),
+        budget: u64,
         writer: impl FnOnce(&mut Supply<'_, '_>) -> Result<R>,
     ) -> Result<R> {
-        let clients = match self {
-            Self::Ranges(clients) => clients,
-            Self::Cursor(cursor) => {
-                let in_order = InOrder::new(cursor, spans, unpacker, budget);
-                return unpacker.run(|| writer(&mut Supply::Cursor(in_order)));
-            }
-        };
-        unpacker.run(|| {
-            fetch::with_workers(
+        unpacker.run(|| match self {
+            Self::Ranges(clients, policy) => fetch::with_workers(
                 clients,
                 spans,
                 in_hand,
@@ -199,21 +135,25 @@ impl Source<'_> {
                 policy,
                 unpacker,
                 |workers| writer(&mut Supply::Workers(workers, unpacker)),
-            )
+            ),
+            Self::Cursor(cursor) => {
+                let in_order = InOrder::new(cursor, spans, unpacker, budget);
+                writer(&mut Supply::Cursor(in_order))
+            }
         })
     }
 
     /// What was passed can be read again.
     fn goes_back(&self) -> bool {
         match self {
-            Self::Ranges(_) => true,
+            Self::Ranges(..) => true,
             Self::Cursor(cursor) => cursor.jumps(),
         }
     }
 
     /// Ranges can be fetched out of order and ahead.
     fn has_workers(&self) -> bool {
-        matches!(self, Self::Ranges(_))
+        matches!(self, Self::Ranges(..))
     }
 }
 
@@ -279,7 +219,7 @@ impl<'a> Run<'a> {
 impl Run<'_> {
     fn run(&mut self) -> Result<()> {
         let mut targets = targets::open(self.options, self.open, self.reporter)?;
-        let result = self.run_on(&mut targets);
+        let result = self.run_with(&mut targets);
         self.touched = targets.iter().any(Target::touched);
         if result.is_ok() {
             targets.into_iter().for_each(Target::finish);
@@ -287,9 +227,9 @@ impl Run<'_> {
         result
     }
 
-    fn run_on(&mut self, targets: &mut [Target]) -> Result<()> {
+    fn run_with(&mut self, targets: &mut [Target]) -> Result<()> {
         let start = Instant::now();
-        let opened = self.open();
+        let opened = self.open_bundle();
         self.seconds.open = start.elapsed().as_secs_f64();
         let (mut opening, destinations) = opened?;
         if self.looks_through(targets) <= QUICK_SCAN {
@@ -330,7 +270,7 @@ impl Run<'_> {
     }
 
     /// Opens the bundle and finds the target of each payload.
-    fn open(&mut self) -> Result<(Opening, Vec<usize>)> {
+    fn open_bundle(&mut self) -> Result<(Opening, Vec<usize>)> {
         self.reporter.phase(Phase::Open);
         let options = self.options;
         let cursor = Cursor::open(&options.bundle, &options.access, &self.counters)?;
@@ -417,7 +357,7 @@ impl Run<'_> {
             let mut source = if clients.is_empty() {
                 Source::Cursor(opening.cursor())
             } else {
-                Source::Ranges(&mut clients)
+                Source::Ranges(&mut clients, &self.options.access.policy)
             };
             let job = Job {
                 entry,
@@ -562,74 +502,21 @@ impl Run<'_> {
         Ok(Some(opened))
     }
 
+    /// Puts a payload onto its target, but for the beginning that is held back.
     fn install_payload(
         &mut self,
-        job: Job<'_>,
-        decided: Decided,
+        mut job: Job<'_>,
+        mut decided: Decided,
         source: &mut Source<'_>,
         seeds: &[Seed],
     ) -> Result<()> {
-        let Job { entry, target, .. } = job;
-        let Decided {
-            opened: Opened { payload, in_hand },
-            mut have,
-            old,
-            shares,
-            mut plan,
-        } = decided;
-        let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
-        self.reporter.payload(payload.number, blocks, &self.counts);
         let start = Instant::now();
-        self.reporter.phase(Phase::Install);
-        // What is all there needs no look at the bundle's end.
-        let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
-        let closing = self.closing(&payload, wanted);
-        let ahead = Ahead::new(shares.unpacked, !seeds.is_empty());
-        if self.options.discard && old.is_empty() {
-            target.discard_first(plan.least_size);
-        }
-        let hasher = Trailing::new(entry.digest.algorithm(), shares.digest);
-        let mut writer = Writer::new(
-            &payload,
-            (entry.digest, hasher),
-            target,
-            (&old, Survival::new(shares.saved)),
-            seeds,
-            self.reporter,
-            &mut self.counts,
-        );
-        let result = loop {
-            let spans = with_closing(&plan.spans, closing.as_ref());
-            let in_hand = (payload.data.start, in_hand.as_slice());
-            let unpacker = Unpacker::new(payload.index.as_ref(), &plan, seeds, Arc::clone(&ahead));
-            let terms = (&self.options.access.policy, shares.stored);
-            let outcome = source.supply(&spans, in_hand, &unpacker, terms, |supply| {
-                let outcome = writer.run(&plan, &spans, supply)?;
-                if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
-                    let bytes = writer.take_tail(&spans, closing.start, supply)?;
-                    open::check_closing(&bytes, closing.start)?;
-                }
-                Ok(outcome)
-            });
-            match (outcome, &payload.index) {
-                (Ok(Outcome::Done), _) => break Ok(()),
-                (Ok(outcome), Some(index)) => {
-                    if let Outcome::Without(seed) = outcome {
-                        have.forget(seed);
-                    }
-                    plan = plan::plan(index, &have, &writer.standing(), job.shape);
-                    writer.planned(self.counters.bytes() + plan.bytes());
-                }
-                (Ok(_), None) => {
-                    break Err(Error::Internal("a payload without index has no seeds"))
-                }
-                (Err(error), _) => break Err(error),
-            }
-        };
-        let result = result.and_then(|()| writer.finish());
+        let written = self.write_payload(&mut job, &mut decided, source, seeds);
         self.seconds.install += start.elapsed().as_secs_f64();
-        let offsets = result?;
+        let offsets = written?;
 
+        let Job { entry, target, .. } = job;
+        let payload = decided.opened.payload;
         let start = Instant::now();
         self.reporter.phase(Phase::Sync);
         let synced = target.sync();
@@ -639,7 +526,7 @@ impl Run<'_> {
             let sources = Sources {
                 payload: payload.number,
                 index,
-                have: &have,
+                have: &decided.have,
                 seeds,
             };
             let start = Instant::now();
@@ -659,6 +546,65 @@ impl Run<'_> {
             });
         }
         Ok(())
+    }
+
+    /// Carries out the plan, and new ones where it turns out wrong; gives where each block begins.
+    fn write_payload(
+        &mut self,
+        job: &mut Job<'_>,
+        decided: &mut Decided,
+        source: &mut Source<'_>,
+        seeds: &[Seed],
+    ) -> Result<Vec<u64>> {
+        let Decided {
+            opened: Opened { payload, in_hand },
+            have,
+            old,
+            shares,
+            plan,
+        } = decided;
+        let blocks = payload.index.as_ref().map_or(0, |i| i.len() as u64);
+        self.reporter.payload(payload.number, blocks, &self.counts);
+        self.reporter.phase(Phase::Install);
+        // What is all there needs no look at the bundle's end.
+        let wanted = job.is_last && source.has_workers() && !plan.spans.is_empty();
+        let closing = self.closing(payload, wanted);
+        let ahead = Ahead::new(shares.unpacked, !seeds.is_empty());
+        if self.options.discard && old.is_empty() {
+            job.target.discard_first(plan.least_size);
+        }
+        let parts = Parts {
+            payload,
+            digest: job.entry.digest,
+            old,
+            seeds,
+            saved: shares.saved,
+            trailing: shares.digest,
+        };
+        let mut writer = Writer::new(parts, job.target, self.reporter, &mut self.counts);
+        loop {
+            let spans = with_closing(&plan.spans, closing.as_ref());
+            let in_hand = (payload.data.start, in_hand.as_slice());
+            let unpacker = Unpacker::new(payload.index.as_ref(), plan, seeds, Arc::clone(&ahead));
+            let outcome = source.supply(&spans, in_hand, &unpacker, shares.stored, |supply| {
+                let outcome = writer.run(plan, supply)?;
+                if let (Outcome::Done, Some(closing)) = (outcome, &closing) {
+                    let bytes = writer.take_tail(&spans, closing.start, supply)?;
+                    open::check_closing(&bytes, closing.start)?;
+                }
+                Ok(outcome)
+            })?;
+            match outcome {
+                Outcome::Done => return writer.finish(),
+                Outcome::Without(seed) => have.forget(seed),
+                Outcome::Replan => {}
+            }
+            let Some(index) = &payload.index else {
+                return Err(Error::Internal("a payload without index has no seeds"));
+            };
+            *plan = plan::plan(index, have, &writer.standing(), job.shape);
+            writer.planned(self.counters.bytes() + plan.bytes());
+        }
     }
 
     fn shape(&self, has_workers: bool) -> Shape {
@@ -690,35 +636,19 @@ impl Run<'_> {
     }
 }
 
-/// The shape of spans under a memory budget, for so many workers.
-pub fn shape(memory: u64, workers: usize, merge: bool, has_workers: bool) -> Shape {
-    let stored = memory / STORED_SHARE;
-    let share = stored / (2 * workers.max(1) as u64);
-    Shape {
-        max_span: share.clamp(MIN_SPAN, MAX_SPAN),
-        merge,
-        // Reading through gaps saves requests; a cursor makes none.
-        gaps: has_workers,
-    }
-}
-
 /// The payloads of a bundle and where they go, as the report has them. Their sizes are known later.
 fn payloads(header: &Header, destinations: &[usize], targets: &Targets) -> Vec<PayloadReport> {
-    let target = |number: usize| match targets {
-        Targets::One(path) => Some(path.as_path()),
-        Targets::Slots(slots) => slots.get(number).map(|(_, path)| path.as_path()),
-    };
+    let paths = targets.paths();
     header
         .entries
         .iter()
         .zip(destinations)
         .map(|(entry, number)| PayloadReport {
-            slot: match &entry.delivery {
-                Delivery::Slot(name) => name.clone(),
-                // They are refused before.
-                _ => String::new(),
-            },
-            target: target(*number).map_or(String::new(), |path| path.display().to_string()),
+            // Payloads for other places were refused before.
+            slot: entry.delivery.slot().unwrap_or_default().to_owned(),
+            target: paths
+                .get(*number)
+                .map_or(String::new(), |path| path.display().to_string()),
             size: 0,
             digest: entry.digest.to_string(),
         })

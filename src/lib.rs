@@ -90,13 +90,20 @@
 //! | [`report`] | events | progress, messages and the final report |
 //!
 //! [`install`] runs them, [`inspect`] runs the first alone, [`verify`] only compares. [`args`] is the
-//! command line, [`console`] what the program says. Things: [`trust`] and [`clock`] (signatures), [`remote`], [`ordered`] and [`http`]
-//! (where bytes come from), [`connect`], [`ahead`], [`proxy`] and [`tls`] (the sockets below),
-//! [`bundle`] (the model), [`rugix`] and [`stlv`] (the format), [`xz`], [`hash`], [`device`],
-//! [`busy`] and [`old`] (the target), [`error`]. [`mod@index`] makes block
-//! indexes of an [`image`], into an [`output`] that is whole or not there. [`link`] reckons how long a
-//! download takes, [`work`] how far a tool is; [`terminal`] and [`notify`] are what [`console`] says it
-//! with.
+//! command line, [`console`] what the program says.
+//!
+//! | things | what they are about |
+//! |---|---|
+//! | [`bundle`] | the model |
+//! | [`rugix`], [`stlv`], [`xz`], [`hash`] | the format |
+//! | [`trust`], [`clock`] | signatures |
+//! | [`remote`], [`ordered`], [`http`] | where bytes come from |
+//! | [`connect`], [`ahead`], [`proxy`], [`tls`] | the sockets below |
+//! | [`device`], [`busy`], [`old`] | the target |
+//! | [`mod@index`], [`image`], [`output`] | block indexes, in a file that is whole or not there |
+//! | [`link`], [`work`] | how long a download takes, how far a tool is |
+//! | [`terminal`], [`notify`] | what [`console`] says it with |
+//! | [`error`] | what can go wrong, and the exit code of it |
 //!
 //! # Threads
 //!
@@ -121,11 +128,12 @@
 //!
 //! # Trust
 //!
-//! The user names a bundle hash, or roots of which one must have signed it ([`trust`]). It covers the bundle header, which holds the digest of each
-//! payload header and of each payload; a payload header holds the digest of each block. Raw bytes
-//! are compared with the digest above them before they are interpreted, and a block reaches the
-//! target only after its digest matched ([`hash::Verified`]). Servers, seeds and media are not
-//! trusted at all. Every limit on what remote bytes may ask for is a named constant.
+//! The user names a bundle hash, or roots of which one must have signed it ([`trust`]). It covers the
+//! bundle header, which holds the digest of each payload header and of each payload; a payload header
+//! holds the digest of each block. Raw bytes are compared with the digest above them before they are
+//! interpreted, and a block reaches the target only after its digest matched ([`hash::Verified`]).
+//! Servers, seeds and media are not trusted at all. Every limit on what remote bytes may ask for is a
+//! named constant.
 
 #![allow(
     rustdoc::private_intra_doc_links,

@@ -7,7 +7,6 @@
 //! blocks of download, and one that is right only the index.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -81,12 +80,10 @@ fn compare_all(
     compared: &mut Vec<ComparedReport>,
 ) -> Result<()> {
     options.targets.check("--slot")?;
-    let paths: Vec<PathBuf> = match &options.targets {
-        Targets::One(path) => vec![path.clone()],
-        Targets::Slots(slots) => slots.iter().map(|(_, path)| path.clone()).collect(),
-    };
-    let opened = paths.iter().map(|path| Target::open_to_read(path));
-    let targets = opened.collect::<Result<Vec<_>>>()?;
+    let paths = options.targets.paths().into_iter();
+    let targets = paths
+        .map(Target::open_to_read)
+        .collect::<Result<Vec<_>>>()?;
     reporter.phase(Phase::Open);
     let cursor = Cursor::open(&options.bundle, &options.access, counters)?;
     let mut opening = open::open(cursor, &options.trust)?;

@@ -56,27 +56,41 @@ pub enum Outcome {
 /// before the rest is planned again.
 const MAX_GONE: u32 = 4;
 
+/// What is to be written, what there is locally to make it of, and how much memory that may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// The payload.
+    pub payload: &'a Payload,
+    /// The digest of all its plain bytes.
+    pub digest: Digest,
+    /// What stands on the target.
+    pub old: &'a Old,
+    /// The seeds that the plan names.
+    pub seeds: &'a [Seed],
+    /// Bytes of the old content that may be saved before they are written over.
+    pub saved: u64,
+    /// Bytes that may wait for the payload digest.
+    pub trailing: u64,
+}
+
 /// Writes one payload.
 #[derive(Debug)]
 pub struct Writer<'a> {
-    payload: &'a Payload,
-    /// Digest of all plain bytes.
-    digest: Digest,
+    parts: Parts<'a>,
     target: &'a mut Target,
-    seeds: &'a [Seed],
     reporter: &'a Reporter,
     counts: &'a mut Counts,
     /// The payload digest, which is wanted only at the end.
     hasher: Trailing,
     decoder: xz::Decoder,
-    /// What stood on the target.
-    old: &'a Old,
-    /// What of it is there still.
+    /// What is still there of the target's old content.
     survival: Survival,
     /// What of it was saved before its place was written over.
     saved: HashMap<u32, VerifiedBuf>,
-    /// Blocks that were gone since the last plan, and plans that were wrong so.
-    gone: (u32, u32),
+    /// Blocks of it that the present plan counts on and that were gone.
+    gone: u32,
+    /// Plans that were given up because too many were gone.
+    wrong_plans: u32,
     /// Where each block begins on the target, as far as they are made, and where the next one goes.
     offsets: Vec<u64>,
     /// Plain bytes of the present block.
@@ -86,33 +100,27 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer at the beginning of a payload and of its target, on which `old` stands; `survival`
-    /// says how much of it may be saved. `hasher` is for the payload digest.
+    /// A writer at the beginning of a payload and of its target.
     pub fn new(
-        payload: &'a Payload,
-        (digest, hasher): (Digest, Trailing),
+        parts: Parts<'a>,
         target: &'a mut Target,
-        (old, survival): (&'a Old, Survival),
-        seeds: &'a [Seed],
         reporter: &'a Reporter,
         counts: &'a mut Counts,
     ) -> Self {
-        let blocks = payload.index.as_ref().map_or(0, Index::len);
+        let blocks = parts.payload.index.as_ref().map_or(0, Index::len);
         let mut offsets = Vec::with_capacity(blocks + 1);
         offsets.push(0);
         Self {
-            payload,
-            digest,
+            parts,
             target,
-            seeds,
             reporter,
             counts,
-            hasher,
+            hasher: Trailing::new(parts.digest.algorithm(), parts.trailing),
             decoder: xz::Decoder::new(),
-            old,
-            survival,
+            survival: Survival::new(parts.saved),
             saved: HashMap::new(),
-            gone: (0, 0),
+            gone: 0,
+            wrong_plans: 0,
             offsets,
             plain: Vec::new(),
             span: None,
@@ -124,37 +132,31 @@ impl<'a> Writer<'a> {
         self.counts.bytes_to_fetch = bytes;
     }
 
-    /// Carries out a plan from its first step on.
-    ///
-    /// `spans` are those of the plan, which `supply` gives the bytes of.
-    pub fn run(
-        &mut self,
-        plan: &Plan,
-        spans: &[Range<u64>],
-        supply: &mut Supply<'_, '_>,
-    ) -> Result<Outcome> {
+    /// Carries out a plan from its first step on, with the bytes of its spans from `supply`; the last
+    /// one may be longer there than in the plan.
+    pub fn run(&mut self, plan: &Plan, supply: &mut Supply<'_, '_>) -> Result<Outcome> {
         self.span = None;
-        let Some(index) = &self.payload.index else {
+        let Some(index) = &self.parts.payload.index else {
             return self.run_unindexed(plan.spans.len(), supply);
         };
-        self.gone.0 = 0;
+        self.gone = 0;
         for (number, step) in (plan.from..).zip(&plan.steps) {
             let block = index
                 .block(number)
                 .ok_or(Error::Internal("a step is about no block"))?;
             let mut outcome = Outcome::Done;
             match *step {
-                Step::Fetch(span) => self.fetch(&block, span, (plan, spans), supply)?,
+                Step::Fetch(span) => self.fetch(&block, span, plan, supply)?,
                 _ if self.keep(&block)? => {}
                 Step::Copy(first) => self.copy(&block, first, plan)?,
                 Step::Old(_) => {
                     if !self.take_old(&block, plan)? {
-                        if self.gone.0 == MAX_GONE {
-                            self.gone.1 += 1;
+                        if self.gone == MAX_GONE {
+                            self.wrong_plans += 1;
                             log::info!("too much of the target's old content is gone: planning the rest again, block={number}");
                             return Ok(Outcome::Replan);
                         }
-                        self.gone.0 += 1;
+                        self.gone += 1;
                         self.fetch_instead(&block, plan, supply)?;
                     }
                 }
@@ -163,7 +165,7 @@ impl<'a> Writer<'a> {
                         if !self.take_old(&block, plan)? {
                             self.fetch_instead(&block, plan, supply)?;
                         }
-                        let seed = self.seeds.get(usize::from(place.seed));
+                        let seed = self.parts.seeds.get(usize::from(place.seed));
                         if seed.is_some_and(Seed::failed) {
                             log::warn!("seed {} is dropped: too many of its blocks are not what they should be", self.seed_name(place));
                             outcome = Outcome::Without(place.seed);
@@ -183,10 +185,10 @@ impl<'a> Writer<'a> {
     /// How far the install is.
     pub fn standing(&self) -> Standing<'_> {
         Standing {
-            old: self.old,
+            old: self.parts.old,
             survival: &self.survival,
             offsets: &self.offsets,
-            wrong: self.gone.1,
+            wrong: self.wrong_plans,
         }
     }
 
@@ -195,7 +197,9 @@ impl<'a> Writer<'a> {
     fn run_unindexed(&mut self, spans: usize, supply: &mut Supply<'_, '_>) -> Result<Outcome> {
         for number in 0..spans {
             let span = supply.take(number)?;
-            let data = self.payload.data.end - self.payload.data.start - self.target.position();
+            let data = self.parts.payload.data.end
+                - self.parts.payload.data.start
+                - self.target.position();
             // The last span may go on with the end of the payload.
             let data = usize::try_from(data).map_or(span.len(), |data| data.min(span.len()));
             self.append(Verified::unchecked(span.get(..data).unwrap_or_default()))?;
@@ -230,18 +234,18 @@ impl<'a> Writer<'a> {
     /// Compares the payload digest once all blocks are made; gives back where each begins.
     pub fn finish(self) -> Result<Vec<u64>> {
         let found = self.hasher.finish();
-        if found == self.digest {
+        if found == self.parts.digest {
             Ok(self.offsets)
         } else {
-            let subject = Subject::Payload(self.payload.number);
-            Err(Error::mismatch(subject, &self.digest, &found))
+            let subject = Subject::Payload(self.parts.payload.number);
+            Err(Error::mismatch(subject, &self.parts.digest, &found))
         }
     }
 
     /// Leaves a block alone that stands at its place; false if it does not.
     fn keep(&mut self, block: &Block) -> Result<bool> {
         let at = self.target.position();
-        let Some(size) = self.old.stands_at(block.first, at) else {
+        let Some(size) = self.parts.old.stands_at(block.first, at) else {
             return Ok(false);
         };
         self.plain.clear();
@@ -258,7 +262,7 @@ impl<'a> Writer<'a> {
         self.target.keep(verified)?;
         // Nothing is written over.
         self.survival
-            .advance(self.old, at + u64::from(size), |_| false, |_| false);
+            .advance(self.parts.old, at + u64::from(size), |_| false, |_| false);
         self.saved.remove(&block.number);
         self.survival.release(block.number);
         self.counts.kept += 1;
@@ -274,7 +278,7 @@ impl<'a> Writer<'a> {
             self.put(verified, block.number, plan)?;
             verified.bytes().len()
         } else {
-            let Some(place) = self.survival.place(self.old, block.number) else {
+            let Some(place) = self.survival.place(self.parts.old, block.number) else {
                 return Ok(false);
             };
             let mut plain = std::mem::take(&mut self.plain);
@@ -330,7 +334,7 @@ impl<'a> Writer<'a> {
             self.counts.bytes_seeded += u64::from(place.size);
             return Ok(true);
         }
-        let Some(seed) = self.seeds.get(usize::from(place.seed)) else {
+        let Some(seed) = self.parts.seeds.get(usize::from(place.seed)) else {
             return Ok(false);
         };
         let mut plain = std::mem::take(&mut self.plain);
@@ -369,7 +373,7 @@ impl<'a> Writer<'a> {
         &mut self,
         block: &Block,
         number: u32,
-        (plan, spans): (&Plan, &[Range<u64>]),
+        plan: &Plan,
         supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         let lost = Error::Internal("a block lies outside of its span");
@@ -383,7 +387,7 @@ impl<'a> Writer<'a> {
             self.counts.fetched += 1;
             return Ok(());
         }
-        let (Some(range), Some((_, span))) = (spans.get(number as usize), &self.span) else {
+        let (Some(range), Some((_, span))) = (plan.spans.get(number as usize), &self.span) else {
             return Err(lost);
         };
         let span = Arc::clone(span);
@@ -412,11 +416,11 @@ impl<'a> Writer<'a> {
     /// Stored bytes to a block on the target.
     fn unpack(&mut self, block: &Block, stored: &[u8], plan: &Plan) -> Result<()> {
         let subject = Subject::Block {
-            payload: self.payload.number,
+            payload: self.parts.payload.number,
             block: block.number as usize,
         };
         let mut buffer = std::mem::take(&mut self.plain);
-        let compression = self.payload.index.as_ref().map(Index::compression);
+        let compression = self.parts.payload.index.as_ref().map(Index::compression);
         let plain = match compression.unwrap_or(Compression::None) {
             Compression::None => stored,
             Compression::Xz => {
@@ -450,7 +454,7 @@ impl<'a> Writer<'a> {
     /// Writes the bytes of block `number`, once what is needed of those that they replace is saved.
     fn put(&mut self, bytes: Verified<'_>, number: u32, plan: &Plan) -> Result<()> {
         let end = self.target.position() + bytes.bytes().len() as u64;
-        let (target, index, saved) = (&*self.target, &self.payload.index, &mut self.saved);
+        let (target, index, saved) = (&*self.target, &self.parts.payload.index, &mut self.saved);
         let wanted = |block: u32| {
             let step = block
                 .checked_sub(plan.from)
@@ -468,7 +472,7 @@ impl<'a> Writer<'a> {
                 .map(|verified| saved.insert(place.kept, verified))
                 .is_some()
         };
-        self.survival.advance(self.old, end, wanted, save);
+        self.survival.advance(self.parts.old, end, wanted, save);
         self.append(bytes)
     }
 
@@ -480,7 +484,8 @@ impl<'a> Writer<'a> {
     }
 
     fn seed_name(&self, place: Place) -> String {
-        self.seeds
+        self.parts
+            .seeds
             .get(usize::from(place.seed))
             .map_or_else(String::new, |seed| seed.path().display().to_string())
     }

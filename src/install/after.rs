@@ -4,7 +4,8 @@
 //! indexes are stored last: the targets are what counts, and an index that cannot be stored costs the
 //! next update a scan.
 
-use super::{Run, Source, Targets, Written, STORED_SHARE};
+use super::shares::STORED_SHARE;
+use super::{Run, Source, Targets, Written};
 use crate::device::Target;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -119,11 +120,8 @@ impl Run<'_> {
             }
             let (ahead, none) = (Ahead::new(0, false), Plan::default());
             let unpacker = Unpacker::new(None, &none, &[], ahead);
-            let terms = (
-                &self.options.access.policy,
-                self.options.memory / STORED_SHARE,
-            );
-            source.supply(&[], (0, &[]), &unpacker, terms, |supply| {
+            let budget = self.options.memory / STORED_SHARE;
+            source.supply(&[], (0, &[]), &unpacker, budget, |supply| {
                 sources.mend(target, offsets, &wrong, supply)
             })?;
         }

@@ -6,7 +6,8 @@
 
 use std::path::PathBuf;
 
-use super::{Targets, MIN_MEMORY};
+use super::shares::MIN_MEMORY;
+use super::Targets;
 use crate::device::Care;
 use crate::error::{Error, Result};
 use crate::open::Trust;

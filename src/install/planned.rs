@@ -186,7 +186,7 @@ impl Run<'_> {
     fn plan(&mut self, link: &OnLink, planned: &mut Planned) -> Result<()> {
         let mut targets = targets::open(self.options, self.open, self.reporter)?;
         let start = Instant::now();
-        let opened = self.open();
+        let opened = self.open_bundle();
         self.seconds.open = start.elapsed().as_secs_f64();
         let (opening, destinations) = opened?;
         let mut prepared = self.prepare(opening, &destinations, &mut targets)?;

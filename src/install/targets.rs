@@ -24,6 +24,14 @@ pub enum Targets {
 }
 
 impl Targets {
+    /// Where they are, in the order in which they were given.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        match self {
+            Self::One(path) => vec![path],
+            Self::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
+        }
+    }
+
     /// Refuses a slot that is named twice: of two targets only one would get its payload.
     pub(crate) fn check(&self, option: &str) -> Result<()> {
         match self {
@@ -48,12 +56,8 @@ pub(super) fn open(
     open: OpenTarget<'_>,
     reporter: &Reporter,
 ) -> Result<Vec<Target>> {
-    let paths: Vec<&Path> = match &options.targets {
-        Targets::One(path) => vec![path],
-        Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
-    };
     let mut targets: Vec<Target> = Vec::new();
-    for path in paths {
+    for path in options.targets.paths() {
         let same = |other: &Target| other.path().display().to_string();
         // Before it is opened: a device that we hold ourselves could not be.
         let mut other = targets.iter().find(|other| other.is_at(path)).map(same);
@@ -77,11 +81,7 @@ pub(super) fn open(
         check_apart(options, target)?;
     }
     if let Some(indexes) = &options.write_index {
-        let paths: Vec<&Path> = match indexes {
-            Targets::One(path) => vec![path],
-            Targets::Slots(slots) => slots.iter().map(|(_, path)| path.as_path()).collect(),
-        };
-        for path in paths {
+        for path in indexes.paths() {
             if targets.iter().any(|target| target.is_at(path)) {
                 return Err(Error::Usage(format!(
                     "--write-index {} is a target",

@@ -67,14 +67,14 @@ pub(super) struct Task {
 /// Where a block is to come from.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// These bytes of a span; it may be so large.
+    /// Bytes `range` of what span `span` stores; the block has `bound` plain bytes at most.
     Span {
         span: usize,
         stored: Stored,
         range: Range<usize>,
         bound: usize,
     },
-    /// A seed.
+    /// A place in a seed.
     Seed(Place),
 }
 
@@ -102,6 +102,7 @@ pub(super) enum State {
     Open,
 }
 
+/// What all threads share: who makes which block, and what is made.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     /// The spans that have arrived and still have blocks that are not ready.

@@ -43,7 +43,7 @@ pub(super) enum Kind {
 }
 
 impl Ahead {
-    /// A budget of so many bytes; a part of it is for blocks from seeds, if there are any.
+    /// A budget of so many bytes; part of it is set aside for blocks from seeds, if there are seeds.
     pub fn new(bytes: u64, any_seeds: bool) -> Arc<Self> {
         let seeded = if any_seeds { bytes / SEEDED_SHARE } else { 0 };
         Arc::new(Self {
@@ -56,7 +56,7 @@ impl Ahead {
         })
     }
 
-    /// A share, if there is so much.
+    /// A share of so many bytes, if they are left.
     pub(super) fn take(self: &Arc<Self>, kind: Kind, bytes: u64) -> Option<Share> {
         let mut room = self.room();
         let left = room.left(kind);
