@@ -56,7 +56,7 @@ CROSS_BINARY = $(BUILD)/cross/$(TARGET)/$(VARIANT)/reflash
 EMULATED := aarch64-unknown-linux-musl armv7-unknown-linux-musleabihf
 TESTS    ?= install:: golden:: faults:: ahead:: signals:: connect:: trust:: large:: devices:: plan:: index:: \
   hostile:: resume::a_kill resume::kills
-# Needs more speed than an emulator has: it compares a wait of one second with one of two.
+# Needs more speed than an emulator has: it compares a wait of two seconds with one of four.
 NOT_EMULATED := a_dead_address_costs_its_share_once
 
 # `make boot-test` and `make boot-memory`: targets, and what Debian calls their architectures.

@@ -185,7 +185,10 @@ pub struct Estimate {
         4,
         "bundle: not there, malformed, unsupported, untrusted, changed, mismatch"
     ),
-    error_code(5, "target: missing, busy, too small, I/O error"),
+    error_code(
+        5,
+        "target: missing, busy, too small, I/O error, or it differs (verify)"
+    ),
     error_code(130, "interrupted (SIGHUP 129, SIGTERM 143): run it again")
 )]
 struct Arguments {

@@ -20,11 +20,10 @@
 //! a blocked read ends too.
 //!
 //! *Bad connections.* A worker that gets no byte, twice in a row, while others do, is one too many
-//! for the server: it hands its job back and ends (`Crew`), down to a single one. Others that have
-//! nothing left to do count as well, once a job. A body that
-//! comes far slower than the others did is dropped, and its tail asked for over a new connection
-//! (`Pace`). Neither counts as a retry. A trickle of a few bytes in the stall timeout is
-//! silence.
+//! for the server: it hands its job back and ends (`Crew`), down to a single one. Workers that have
+//! nothing left to do count among the others, once for each job. A body that comes far slower than
+//! the others did is dropped, and its tail asked for over a new connection (`Pace`). Neither counts
+//! as a retry. A trickle of a few bytes in the stall timeout is silence.
 //!
 //! *Short spans.* Where answers are shorter than a round trip, a worker takes further jobs while it
 //! has one, so that its connection can ask for them early (`ahead.rs`). It takes none that another
@@ -570,7 +569,7 @@ impl<T> Workers<'_, T> {
 
     /// A range outside of the plan, ahead of all spans that wait.
     pub fn take_urgent(&mut self, range: Range<u64>) -> Result<T> {
-        self.send(true, URGENT, range)?;
+        self.send(URGENT, range)?;
         self.wait_for(URGENT)
     }
 
@@ -597,7 +596,7 @@ impl<T> Workers<'_, T> {
             let Ok(id) = u32::try_from(self.next) else {
                 return;
             };
-            if self.send(false, id, span.clone()).is_err() {
+            if self.send(id, span.clone()).is_err() {
                 return;
             }
             self.outstanding += size;
@@ -605,7 +604,7 @@ impl<T> Workers<'_, T> {
         }
     }
 
-    fn send(&self, urgent: bool, id: u32, range: Range<u64>) -> Result<()> {
+    fn send(&self, id: u32, range: Range<u64>) -> Result<()> {
         let (offset, held) = self.in_hand;
         let size = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         // Made here and not by the worker: glibc gives each thread that allocates a heap of its own,
@@ -616,7 +615,11 @@ impl<T> Workers<'_, T> {
             Some(held.get(..size).unwrap_or(held))
         });
         bytes.extend_from_slice(known.unwrap_or_default());
-        let queue = if urgent { &self.urgent } else { &self.jobs };
+        let queue = if id == URGENT {
+            &self.urgent
+        } else {
+            &self.jobs
+        };
         queue
             .send(Job {
                 id,

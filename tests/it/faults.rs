@@ -29,6 +29,7 @@ use std::fs;
 use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -56,6 +57,11 @@ const OLD: u8 = 0xa5;
 const HOLD_BACK: usize = 4096;
 
 const RETRIES: usize = 3;
+
+/// A short stall timeout. A loaded machine may leave the server without a processor for some tenths
+/// of a second, which must not look like its silence.
+const STALL: &str = "1s";
+const STALL_TIME: Duration = Duration::from_secs(1);
 
 struct Scene {
     image: Vec<u8>,

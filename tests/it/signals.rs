@@ -1,4 +1,4 @@
-//! Signals end a run within two seconds from wherever it is, and it says what it leaves behind.
+//! Signals end a run within a second from wherever it is, and it says what it leaves behind.
 
 use std::io::Write;
 use std::path::Path;

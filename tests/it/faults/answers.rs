@@ -3,7 +3,7 @@
 use super::State::{Incomplete, Untouched};
 use super::{
     always, bad, check, from_middle, good, once, plain_bytes, plain_requests, rule, status_with,
-    Done, State, Try, BLOCK, MIDDLE, PLAIN, RETRIES, RUNS, SCENE,
+    Done, State, Try, BLOCK, MIDDLE, PLAIN, RETRIES, RUNS, SCENE, STALL,
 };
 use crate::server::{Fault, Server, When};
 
@@ -124,7 +124,7 @@ fn only_the_missing_tail_is_asked_for_again() {
         (
             "silence in the body",
             Fault::Stall { after: 5000 },
-            &["--stall-timeout", "300ms"],
+            &["--stall-timeout", STALL],
             5000..=5000,
         ),
         // A reset may take with it what was not read yet.

@@ -40,7 +40,7 @@ fn random_faults_end_well_or_in_the_right_class() {
             "--workers",
             &workers.to_string(),
             "--stall-timeout",
-            "150ms",
+            "600ms",
         ]);
         if random.below(5) == 0 {
             run = run.args(["--disable-range-queries"]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::State::{Incomplete, Untouched};
 use super::{
     always, bad, check, from_middle, good, once, ordered, plain_bytes, plain_requests, rule,
-    status, Done, State, Try, MIDDLE, RETRIES, RUNS, SCENE,
+    status, Done, State, Try, MIDDLE, RETRIES, RUNS, SCENE, STALL, STALL_TIME,
 };
 use crate::make_bundle::{block_index, mixed_image, Bundle, Hash, Made, Payload};
 use crate::server::{Fault, Server, When};
@@ -16,12 +16,12 @@ use crate::util::{assert_file, temp_dir, Run};
 // A row of README.md.
 #[test]
 fn silence_is_a_failure() {
-    let short = ["--stall-timeout", "250ms"];
+    let short = ["--stall-timeout", STALL];
     let (_, done) = good("before the head once", once(Fault::StallBeforeHeaders))
         .retried()
         .args(short)
         .check();
-    assert!(done.outcome.elapsed >= Duration::from_millis(250));
+    assert!(done.outcome.elapsed >= STALL_TIME);
     let row = bad(
         "for ever",
         3,
@@ -33,7 +33,7 @@ fn silence_is_a_failure() {
         .gave_up(MIDDLE)
         .says("silent for the stall timeout")
         .check();
-    assert!(done.outcome.elapsed < Duration::from_secs(8));
+    assert!(done.outcome.elapsed < Duration::from_secs(20));
     let row = bad(
         "bodies for ever",
         3,
@@ -124,7 +124,7 @@ fn several_workers_share_the_faults() {
 fn one_connection_at_a_time_is_enough() {
     let server = Server::start([("/b", SCENE.bundle())]);
     server.limit_connections(1);
-    let args = ["--workers", "4", "--stall-timeout", "250ms"];
+    let args = ["--workers", "4", "--stall-timeout", STALL];
     let done = Done::of(Try::new(&server.url("/b")).args(args));
     done.outcome.expect_exit(0);
 }
@@ -191,7 +191,7 @@ fn one_connection_is_enough_for_a_compressed_bundle() {
     let target = folder.path().join("target");
     Run::new(["install", &server.url("/b")])
         .args(["--insecure-skip-bundle-verification", "--memory", "4M"])
-        .args(["--workers", "4", "--stall-timeout", "250ms"])
+        .args(["--workers", "4", "--stall-timeout", STALL])
         .args(["--http-retry-initial-backoff", "0", "--target"])
         .arg(&target)
         .run()
@@ -248,11 +248,7 @@ fn a_byte_now_and_then_is_no_progress() {
         let server = Server::start([("/b", SCENE.bundle())]);
         server.fault(When::After(1), Fault::Stall { after: 1 });
         server.fault(When::Nth(0), Fault::ShortBody(100_000));
-        let args = [
-            args,
-            &["--stall-timeout", "200ms", "--http-max-retries", "2"],
-        ]
-        .concat();
+        let args = [args, &["--stall-timeout", STALL, "--http-max-retries", "2"]].concat();
         let done = Done::of(Try::new(&server.url("/b")).args(args));
         done.outcome.expect_exit(3);
     }
