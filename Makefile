@@ -118,7 +118,8 @@ test-emulated:
 
 .PHONY: boot-test
 boot-test: boot-ready ## boots x86_64, aarch64 and armv7 in an emulator: install, power cut, resume, the installed root
-	tests/boot/initramfs-tools.sh $(BUILD)/boot/amd64 $(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash
+	set -e; for tool in initramfs-tools dracut; do \
+	  tests/boot/$$tool.sh $(BUILD)/boot/amd64 $(BUILD)/cross/x86_64-unknown-linux-musl/full/reflash; done
 	$(CARGO) run --locked --example boot-test -- $(BOOT_ARGUMENTS)
 
 .PHONY: boot-memory

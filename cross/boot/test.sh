@@ -157,7 +157,8 @@ dracut_module() {
     }
     (cd "$work/unpacked-dracut" && cpio -idm --quiet <"$work/image")
     found dracut "$work/unpacked-dracut" usr/lib/dracut/hooks/cmdline/90-reflash-cmdline.sh \
-        usr/lib/dracut/hooks/initqueue/online/90-reflash-online.sh
+        usr/lib/dracut/hooks/initqueue/online/90-reflash-online.sh \
+        usr/lib/dracut/hooks/initqueue/settled/90-reflash-settled.sh
 }
 
 systemd_unit() {

@@ -84,9 +84,9 @@ impl Machine {
         self.debian.join("bin/busybox")
     }
 
-    /// The initramfs of the distribution's own tools, where one was made.
-    pub fn packaged(&self) -> Option<PathBuf> {
-        Some(self.debian.join("initramfs")).filter(|path| path.exists())
+    /// The initramfs that a tool of the distribution's has made, if it has.
+    pub fn packaged(&self, tool: &str) -> Option<PathBuf> {
+        Some(self.debian.join(format!("initramfs.{tool}"))).filter(|path| path.exists())
     }
 
     fn kernel(&self) -> Result<PathBuf> {

@@ -41,7 +41,7 @@ impl Images {
 
 fn image(dir: &Path, busybox: &Path, release: &str, number: u64) -> Result<Vec<u8>> {
     let root = dir.join(release);
-    for folder in ["bin", "sbin", "dev", "proc", "sys"] {
+    for folder in ["bin", "sbin", "dev", "etc", "proc", "run", "sys"] {
         let folder = root.join(folder);
         fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
@@ -49,6 +49,8 @@ fn image(dir: &Path, busybox: &Path, release: &str, number: u64) -> Result<Vec<u
     symlink("busybox", root.join("bin/sh")).map_err(|error| format!("bin/sh: {error}"))?;
     write_program(&root.join("sbin/init"), INIT.as_bytes())?;
     write(&root.join("release"), release.as_bytes())?;
+    // Without these, systemd takes it for no root: this file, and /run.
+    write(&root.join("etc/os-release"), b"ID=test\n")?;
     let mut sums = format!("{}  release\n", sum(release.as_bytes()));
     for file in 0..FILES {
         let seed = if file < COMMON {

@@ -3,8 +3,8 @@
 //!
 //! For each machine: the install, looked at from outside; the installed root, booted; then the same
 //! install with the power cut (the emulator killed) at a random moment, and once more, which resumes.
-//! The machines have 1970 on their clocks and little memory. At last, where initramfs-tools.sh has made
-//! an initramfs, that one installs, and goes on to the installed root.
+//! The machines have 1970 on their clocks and little memory. At last, where initramfs-tools.sh or
+//! dracut.sh has made an initramfs, that one installs, and goes on to the installed root.
 //!
 //!     boot-test [--cut PERCENT] MACHINE=BINARY=DEBIAN …
 //!     boot-test --memory MACHINE=BINARY=DEBIAN …        (memory.rs)
@@ -62,6 +62,9 @@ const REST: u8 = 0xa5;
 /// Of what the server has sent when the power is cut, the most that may have to be fetched again: what
 /// was in flight (the budget of 8 MiB), and what the guest's kernel had not written to the disk yet.
 const LOST: u64 = 14 << 20;
+
+/// What makes an initramfs where it is installed, with our parts of `cross/boot` in it.
+const TOOLS: [&str; 2] = ["initramfs-tools", "dracut"];
 
 /// How the server throttles a run whose power is cut, so that there is a middle to cut in.
 const PIECE: u64 = 8 << 10;
@@ -177,13 +180,18 @@ fn test(machine: &Machine, cut: u64) -> Result<()> {
     lab.boot_installed()?;
     lab.say("the installed root booted");
 
-    if let Some(initramfs) = machine.packaged() {
+    for tool in TOOLS {
+        let Some(initramfs) = machine.packaged(tool) else {
+            continue;
+        };
         lab.reset_disk()?;
         lab.boot_packaged(
             &initramfs,
             &format!("{source} reflash.hash={}", made.bundle_hash),
         )?;
-        lab.say("the initramfs of initramfs-tools installed, and went on to the installed root");
+        lab.say(&format!(
+            "the initramfs of {tool} installed, and went on to the installed root"
+        ));
     }
     Ok(())
 }

@@ -20,4 +20,5 @@ install() {
     # shellcheck disable=SC2154 # dracut sets it
     inst_hook cmdline 90 "$moddir/reflash-cmdline.sh"
     inst_hook initqueue/online 90 "$moddir/reflash-online.sh"
+    inst_hook initqueue/settled 90 "$moddir/reflash-settled.sh"
 }
