@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn agrees_with_the_other_implementation() {
         let bytes: Vec<u8> = (0..1000_u32)
-            .map(|i| (i * i >> 3).to_le_bytes()[0])
+            .map(|i| (i * i / 8).to_le_bytes()[0])
             .collect();
         for algorithm in [
             HashAlgorithm::Sha256,
