@@ -322,7 +322,8 @@ pub fn with_workers<T: Send, R>(
     writer: impl FnOnce(&mut Workers<'_, T>) -> Result<R>,
 ) -> Result<R> {
     let (jobs, job_queue) = unbounded::<Job>();
-    let (urgent_sender, urgent_queue) = unbounded::<Job>();
+    let (urgent, urgent_queue) = unbounded::<Job>();
+    let (give_back, given_back) = unbounded::<Job>();
     let (arrive, arrivals) = unbounded::<Arrival<T>>();
     let (stop, stopped): (_, Stop) = unbounded();
     let count = spans.len().max(1);
@@ -340,9 +341,13 @@ pub fn with_workers<T: Send, R>(
     let stoppers: Vec<_> = clients.iter().take(count).map(Client::stopper).collect();
     let result = std::thread::scope(|scope| {
         for client in clients.iter_mut().take(count) {
-            let (queue, urgent) = (job_queue.clone(), urgent_queue.clone());
+            let queues = Queues {
+                urgent: urgent_queue.clone(),
+                given_back: given_back.clone(),
+                jobs: job_queue.clone(),
+            };
             let (arrive, stopped) = (arrive.clone(), stopped.clone());
-            let (give_back, crew) = (urgent_sender.clone(), &crew);
+            let (give_back, crew) = (give_back.clone(), &crew);
             std::thread::Builder::new()
                 .name("fetch".to_owned())
                 .stack_size(STACK_SIZE)
@@ -351,8 +356,7 @@ pub fn with_workers<T: Send, R>(
                         client,
                         waiting: VecDeque::new(),
                         worked: false,
-                        jobs: &queue,
-                        urgent: &urgent,
+                        queues,
                         give_back: &give_back,
                         arrive: &arrive,
                         stop: &stopped,
@@ -365,10 +369,10 @@ pub fn with_workers<T: Send, R>(
                 .map_err(|_| Error::Internal("a worker thread cannot be started"))?;
         }
         // Only the workers hold these now: when all have ended, so has `arrivals`.
-        drop((arrive, job_queue, urgent_queue, stopped));
+        drop((arrive, job_queue, urgent_queue, given_back, stopped));
         let mut workers = Workers {
             jobs,
-            urgent: urgent_sender,
+            urgent,
             arrivals,
             _stop: stop,
             early: Vec::new(),
@@ -416,6 +420,32 @@ impl Drop for Idle<'_> {
     }
 }
 
+/// Where workers take jobs from.
+struct Queues {
+    /// Jobs that go before all others.
+    urgent: Receiver<Job>,
+    /// Jobs that another worker could not do.
+    given_back: Receiver<Job>,
+    jobs: Receiver<Job>,
+}
+
+impl Queues {
+    /// Waits for the next job; none when the run is over, which disconnects `jobs`.
+    ///
+    /// What was given back is for a worker that has done a job: others may be no better off than the
+    /// one that could not, and nobody would take it from them once more.
+    fn take(&self, worked: bool) -> Option<Job> {
+        let nothing = never();
+        let given_back = if worked { &self.given_back } else { &nothing };
+        let job = select_biased! {
+            recv(self.urgent) -> job => job,
+            recv(given_back) -> job => job,
+            recv(self.jobs) -> job => job,
+        };
+        job.ok()
+    }
+}
+
 /// One worker thread.
 struct Worker<'a, T> {
     client: &'a mut Client,
@@ -423,9 +453,7 @@ struct Worker<'a, T> {
     waiting: VecDeque<Job>,
     /// It did a job.
     worked: bool,
-    jobs: &'a Receiver<Job>,
-    /// Jobs that go before all others.
-    urgent: &'a Receiver<Job>,
+    queues: Queues,
     /// Where a job goes that this worker cannot do.
     give_back: &'a Sender<Job>,
     arrive: &'a Sender<Arrival<T>>,
@@ -448,12 +476,7 @@ impl<T> Worker<'_, T> {
         }
         // One that did nothing yet may be no better off than one that gets nothing.
         let _idle = self.worked.then(|| Idle::new(&self.crew.idle));
-        // The end of the run disconnects `jobs`.
-        let job = select_biased! {
-            recv(self.urgent) -> job => job,
-            recv(self.jobs) -> job => job,
-        };
-        job.ok()
+        self.queues.take(self.worked)
     }
 
     /// Takes jobs that wait, as many as are worth asking for while `present` is under way.
@@ -464,11 +487,13 @@ impl<T> Worker<'_, T> {
             let mut bytes = size(present) + self.waiting.iter().map(size).sum::<u64>();
             while self.waiting.len() < MAX_AHEAD
                 && bytes < WINDOW
-                && self.urgent.is_empty()
+                && self.queues.urgent.is_empty()
                 // Enough is left for all others.
-                && self.jobs.len() > self.waiting.len() * (working - 1)
+                && self.queues.jobs.len() > self.waiting.len() * (working - 1)
             {
-                let Ok(job) = self.jobs.try_recv() else { break };
+                let Ok(job) = self.queues.jobs.try_recv() else {
+                    break;
+                };
                 bytes += size(&job);
                 self.waiting.push_back(job);
             }
@@ -628,5 +653,44 @@ impl<T> Workers<'_, T> {
                 returned: false,
             })
             .map_err(|_| Error::Internal("all workers ended before the plan did"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_given_back_is_for_those_who_can() {
+        let (urgent, urgent_queue) = unbounded();
+        let (give_back, given_back) = unbounded();
+        let (jobs, job_queue) = unbounded();
+        let queues = Queues {
+            urgent: urgent_queue,
+            given_back,
+            jobs: job_queue,
+        };
+        let send = |queue: &Sender<Job>, ids: [u32; 2]| {
+            for id in ids {
+                let job = Job {
+                    id,
+                    range: 0..1,
+                    bytes: Vec::new(),
+                    returned: false,
+                };
+                queue.send(job).expect("the queue is there");
+            }
+        };
+        send(&jobs, [1, 2]);
+        send(&give_back, [3, 4]);
+        send(&urgent, [5, 6]);
+        let take = |worked| queues.take(worked).map(|job| job.id);
+        let new = [take(false), take(false), take(false)];
+        assert_eq!(new, [Some(5), Some(6), Some(1)]);
+        let proven = [take(true), take(true), take(true)];
+        assert_eq!(proven, [Some(3), Some(4), Some(2)]);
+        drop((jobs, urgent));
+        assert_eq!((take(false), take(true)), (None, None));
+        drop(give_back);
     }
 }
