@@ -507,6 +507,10 @@ impl Client {
                     "a redirect leads to a URL that is not http",
                 ));
             }
+            if let Err(why) = check_url(&next) {
+                let cause = format!("a redirect leads to a URL that cannot be fetched: {why}");
+                return Err(Failure::permanent(cause));
+            }
             drain(response);
             self.redirected = Some(next);
         }
