@@ -330,6 +330,37 @@ fn what_is_written_beside_never_replaces_what_is_in_use() {
 }
 
 #[test]
+fn any_number_of_seeds_leaves_files_for_connections() {
+    let site = Site::of(Payload::slot("system", mixed_image(2_000_000, 7)));
+    let seed = site.file("seed", &random_image(10_000, 8));
+    let mut run = Command::new("sh");
+    run.args([
+        "-c",
+        "ulimit -n 50; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_reflash"),
+    ]);
+    run.args([
+        "install",
+        &site.server.url("/b"),
+        "--bundle-hash",
+        &site.made.bundle_hash,
+    ]);
+    run.arg("--target").arg(site.path("target"));
+    for _ in 0..100 {
+        run.arg("--seed").arg(&seed);
+    }
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("left out") && !said.contains("connection fewer"),
+        "{said}"
+    );
+    assert_file(site.path("target"), site.image());
+}
+
+#[test]
 fn pipes_that_nobody_reads_are_not_waited_for() {
     let site = Site::of(Payload::slot("system", mixed_image(90_000, 7)));
     let pipe = site.path("pipe");
