@@ -36,7 +36,8 @@ use ureq::unversioned::transport::{
 };
 use ureq::{Error, Timeout};
 
-use self::wire::{is_quiet, tcp_socket, Handle, Wire};
+pub use self::wire::MIN_BYTES;
+use self::wire::{is_quiet, tcp_socket, Wire};
 use crate::ahead::{Manners, Pipeline, Wanted};
 use crate::proxy::{self, parse_address, Absolute, Proxies, Proxy};
 use crate::tls::{self, Session, Tls};
@@ -568,11 +569,7 @@ impl Dialler {
         let parked = self.network.unpark(address);
         let is_connected = parked.is_some();
         let socket = parked.map_or_else(|| tcp_socket(address), Ok)?;
-        let wire = Wire {
-            socket: Arc::new(Handle(socket)),
-            read_timeout: None,
-            write_timeout: None,
-        };
+        let wire = Wire::new(socket);
         // From here on: an agent that is shut down need not wait for a connection either.
         let handle = Arc::downgrade(&wire.socket) as Weak<dyn ShutdownHandle>;
         (details.register_shutdown)(handle)

@@ -39,8 +39,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{never, select_biased, unbounded, Receiver, Sender};
 
 use crate::error::{Error, Result};
-use crate::http::{Body, Client, Failure, Kind, Stopper, MAX_AHEAD, WINDOW};
-use crate::retry::{admit, given_up, is_over, Attempts, Policy, Stop, Trickle, MIN_BYTES};
+use crate::http::{Body, Client, Failure, Kind, Stopper, MAX_AHEAD, MIN_BYTES, WINDOW};
+use crate::retry::{admit, given_up, is_over, Attempts, Policy, Stop, Trickle};
 
 /// Stack of a worker. A TLS handshake takes 24 KB of it (measured; unoptimised some times that), and the
 /// C library looks names up on it; the default of 2 MiB is much on a small board.

@@ -40,6 +40,7 @@ pub use self::url::{check_url, is_http_url, shown};
 use self::url::{join, same_origin, split_user_info};
 use crate::ahead::Wanted;
 pub use crate::ahead::{MAX_AHEAD, WINDOW};
+pub use crate::connect::MIN_BYTES;
 use crate::connect::{Dialler, Names, Network, Outlook, Trouble};
 use crate::proxy;
 
@@ -48,6 +49,9 @@ const MAX_REDIRECTS: u32 = 10;
 
 /// Bytes before the range asked for that are passed over, where a server rounds ranges down.
 const MAX_SKIP: u64 = 64 << 10;
+
+/// A whole head, with all interim ones before it, may take as many stall timeouts.
+const HEAD_STALLS: u32 = 2;
 
 /// ureq's buffer for what comes in. Larger ones were measured to gain nothing for 1 MiB bodies.
 const INPUT_BUFFER: usize = 64 << 10;
@@ -301,6 +305,7 @@ impl Client {
             .max_redirects_will_error(false)
             .timeout_connect(Some(settings.connect_timeout))
             .timeout_resolve(Some(settings.connect_timeout))
+            .timeout_recv_response(Some(settings.stall_timeout.saturating_mul(HEAD_STALLS)))
             .timeout_per_read(Some(settings.stall_timeout))
             .timeout_per_write(Some(settings.stall_timeout))
             .input_buffer_size(INPUT_BUFFER)
@@ -507,6 +512,10 @@ impl Client {
                     "a redirect leads to a URL that is not http",
                 ));
             }
+            if let Err(why) = check_url(&next) {
+                let cause = format!("a redirect leads to a URL that cannot be fetched: {why}");
+                return Err(Failure::permanent(cause));
+            }
             drain(response);
             self.redirected = Some(next);
         }
@@ -556,6 +565,9 @@ fn timeout(what: ureq::Timeout) -> String {
     match what {
         ureq::Timeout::Connect => "no connection within the connect timeout".to_owned(),
         ureq::Timeout::Resolve => "no answer to the name look-up in time".to_owned(),
+        ureq::Timeout::RecvResponse => {
+            format!("no complete head within {HEAD_STALLS} stall timeouts")
+        }
         _ => "the server kept silent for the stall timeout".to_owned(),
     }
 }

@@ -133,15 +133,14 @@ fn run_install(install: &args::Install) -> Result<(), Failure> {
     };
     let written = install.report.as_deref().map(|path| report.write(path));
     let touched = report.target_touched;
-    result.map_err(|failed| Failure {
-        touched,
-        ..Failure::of(failed.error, install.install.bundle())
-    })?;
     // The target is what counts: a script must not take it for a failure.
     if let Some(Err(error)) = written {
         console::print_err(&format!("warning: {error}"));
     }
-    Ok(())
+    result.map(drop).map_err(|failed| Failure {
+        touched,
+        ..Failure::of(failed.error, install.install.bundle())
+    })
 }
 
 fn run_plan(plan: &args::Plan) -> Result<(), Failure> {

@@ -14,6 +14,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
+use crate::output::open_unwaiting;
+
 /// Longest message that the kernel's log takes as one.
 const MAX_KERNEL_LINE: usize = 900;
 
@@ -64,7 +66,7 @@ pub struct LogFile {
 impl LogFile {
     /// Opens it to write behind what is there.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path)?;
+        let file = open_unwaiting(path, OpenOptions::new().create(true).append(true))?;
         let kernel = file.metadata()?.file_type().is_char_device();
         Ok(Self { file, kernel })
     }

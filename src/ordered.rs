@@ -9,8 +9,8 @@
 use crossbeam_channel::never;
 
 use crate::error::Result;
-use crate::http::{Body, Client, Failure, Kind};
-use crate::retry::{admit, Attempts, Policy, Trickle, MIN_BYTES};
+use crate::http::{Body, Client, Failure, Kind, MIN_BYTES};
+use crate::retry::{admit, Attempts, Policy, Trickle};
 
 /// The whole object in order, over one request as long as nothing breaks.
 ///

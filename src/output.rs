@@ -6,8 +6,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
@@ -47,11 +50,7 @@ impl Output {
 
     /// Refuses to write over what is being read.
     pub fn must_not_be(&self, input: &Path) -> Result<()> {
-        let same = match (fs::metadata(&self.path), fs::metadata(input)) {
-            (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
-            _ => false,
-        };
-        if same {
+        if is_same_place(&self.path, input) {
             return Err(Error::Usage(format!(
                 "the output {} would replace {}, which is read",
                 self.path.display(),
@@ -116,6 +115,63 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// Opens a file that may be a pipe as well: nobody is waited for who may read that some time.
+pub fn open_unwaiting(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+    if is_pipe(path) {
+        how.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+    }
+    how.open(path).map_err(|error| {
+        if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) {
+            io::Error::other("it is a pipe that nobody reads")
+        } else {
+            error
+        }
+    })
+}
+
+/// Whether there is a pipe under this name.
+pub fn is_pipe(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| there.file_type().is_fifo())
+}
+
+/// Refuses an output, given by `option`, that would be written over one of `others`, each of which is
+/// said to be something.
+pub fn check_apart<'a>(
+    option: &str,
+    output: &Path,
+    others: impl IntoIterator<Item = (&'static str, &'a Path)>,
+) -> Result<()> {
+    let mut others = others.into_iter();
+    match others.find(|(_, other)| is_same_place(output, other)) {
+        Some((what, other)) => Err(Error::Usage(format!(
+            "{option} {} would be written over the {what} {}: give it a file of its own",
+            output.display(),
+            other.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Whether two names lead to one file or block device, or will when it is made.
+fn is_same_place(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        Some(
+            fs::canonicalize(folder_of(path))
+                .ok()?
+                .join(path.file_name()?),
+        )
+    };
+    match (fs::metadata(a), fs::metadata(b)) {
+        (Ok(a), Ok(b)) if a.file_type().is_block_device() => {
+            b.file_type().is_block_device() && a.rdev() == b.rdev()
+        }
+        // Others, such as terminals, hold nothing that could be lost.
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (Err(_), Err(_)) => place(a).is_some_and(|a| place(b) == Some(a)),
+        _ => false,
     }
 }
 

@@ -54,6 +54,14 @@ impl Location {
         }
     }
 
+    /// Its path, if it is a local file.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            _ => None,
+        }
+    }
+
     /// For messages and reports, without secrets.
     pub fn shown(&self) -> String {
         match self {

@@ -15,13 +15,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use crate::error::{Error, Result};
-use crate::http::{Client, Failure, Kind};
+use crate::http::{Client, Failure, Kind, MIN_BYTES};
 
 /// Longest wait that a server's Retry-After can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
-
-/// Fewer bytes than this are as good as none: within the stall timeout, and for a try that failed.
-pub(crate) const MIN_BYTES: u64 = 64;
 
 /// A try that brought so many bytes is followed by the next at once.
 const FRUITFUL: usize = 16 << 10;

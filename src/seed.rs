@@ -33,6 +33,9 @@ use crate::scan::{Found, Scan};
 /// no accident but a wrong index or a dying medium.
 const MAX_FAILURES: u32 = 16;
 
+/// Files that can still be opened when all seeds are: for connections, names, indexes and the report.
+const SPARE_FILES: usize = 32;
+
 /// Largest block index file: what the format's limits allow, and its fields.
 const MAX_INDEX_FILE: u64 = (MAX_BLOCKS * (MAX_DIGEST_SIZE + 4) + 4096) as u64;
 
@@ -150,6 +153,10 @@ impl Seed {
         let mut file = File::open(&spec.path)?;
         // Not the metadata's size: that is zero for a block device.
         let size = file.seek(SeekFrom::End(0))?;
+        // Else many seeds would leave no connection to fetch what they do not have.
+        (0..SPARE_FILES)
+            .map(|_| file.try_clone())
+            .collect::<io::Result<Vec<_>>>()?;
         Ok(Self {
             spec: spec.clone(),
             file,

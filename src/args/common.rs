@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::hash::Digest;
 use crate::open::Trust;
+use crate::output::check_apart;
 use crate::trust::{self, Roots};
 
 /// What was typed of the common options.
@@ -131,6 +132,15 @@ pub(super) fn load_roots(files: &[PathBuf], clock: Clock) -> Result<Option<Roots
 }
 
 impl Common {
+    /// Refuses a log that is one of the files in use, each of which is said to be something.
+    pub(super) fn check_log<'a>(
+        &self,
+        files: impl IntoIterator<Item = (&'static str, &'a Path)>,
+    ) -> Result<()> {
+        let log = self.log.as_deref();
+        log.map_or(Ok(()), |log| check_apart("--log", log, files))
+    }
+
     /// Which messages are shown.
     pub(super) fn level(&self) -> log::LevelFilter {
         match self.verbose {

@@ -36,6 +36,7 @@ pub(super) fn inspect(
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Command> {
     let bundle = access::location(&arguments.bundle)?;
+    common.check_log(bundle.file().map(|path| ("bundle", path)))?;
     let given = common.roots()?;
     let must_be_signed = given.is_some();
     let roots = match given {

@@ -134,6 +134,11 @@ pub(super) fn install(
         install = install.write_index(files);
     }
     install.check()?;
+    for (option, path) in [("--report", &arguments.report), ("--log", &common.log)] {
+        if let Some(path) = path {
+            install.check_output(option, path)?;
+        }
+    }
     Ok(Command::Install(Box::new(Install {
         install,
         report: arguments.report,

@@ -57,6 +57,8 @@ pub(super) fn verify(
     };
     let trust = common.trust(arguments.insecure_skip_bundle_verification)?;
     let bundle = access::location(&arguments.bundle)?;
+    let targets_and = targets.paths().into_iter().map(|path| ("target", path));
+    common.check_log(targets_and.chain(bundle.file().map(|path| ("bundle", path))))?;
     Ok(Command::Verify(Box::new(Verify {
         level: common.level(),
         log: common.log.clone(),

@@ -13,6 +13,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use ureq::unversioned::transport::{NextTimeout, ShutdownHandle};
 use ureq::{Error, Timeout};
 
+use super::{trouble, Outlook};
+
+/// Fewer bytes than this within the stall timeout are as good as none.
+pub const MIN_BYTES: u64 = 64;
+
 /// Linux: a read that does not wait. One system call, where a socket that is made non-blocking and
 /// blocking again takes five.
 const MSG_DONTWAIT: i32 = 0x40;
@@ -47,11 +52,41 @@ impl ShutdownHandle for Handle {
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) socket: Arc<Handle>,
-    pub(super) read_timeout: Option<Duration>,
-    pub(super) write_timeout: Option<Duration>,
+    read_timeout: Option<Duration>,
+    write_timeout: Option<Duration>,
+    /// How long was waited for bytes of late, and how many came.
+    waited: Duration,
+    came: u64,
 }
 
 impl Wire {
+    pub(super) fn new(socket: Socket) -> Self {
+        Self {
+            socket: Arc::new(Handle(socket)),
+            read_timeout: None,
+            write_timeout: None,
+            waited: Duration::ZERO,
+            came: 0,
+        }
+    }
+
+    /// Counts what a read brought. Whatever it is part of (a head, a body that nobody wants, a TLS
+    /// handshake, what frames a body): a byte now and then is not to keep anybody for ever.
+    fn count(&mut self, waited: Duration, came: usize, limit: Option<Duration>) -> io::Result<()> {
+        self.waited += waited;
+        self.came += came as u64;
+        if limit.is_none_or(|limit| self.waited < limit) {
+            return Ok(());
+        }
+        self.waited = Duration::ZERO;
+        let came = std::mem::take(&mut self.came);
+        if came < MIN_BYTES {
+            let cause = format!("no more than {came} bytes came in the stall timeout");
+            return Err(io::Error::other(trouble(Outlook::Passing, cause)));
+        }
+        Ok(())
+    }
+
     /// The socket as a stream that fails when the time is up.
     pub(super) fn timed(&mut self, timeout: NextTimeout) -> Timed<'_> {
         Timed {
@@ -135,7 +170,12 @@ impl Read for Timed<'_> {
                 Err(error) if is_timeout(&error) => {
                     return Err(io::Error::other(Error::Timeout(reason)))
                 }
-                other => return other,
+                other => {
+                    let came = other?;
+                    let limit = self.timeout.per_read.map(|limit| *limit);
+                    self.wire.count(began.elapsed(), came, limit)?;
+                    return Ok(came);
+                }
             }
         }
     }

@@ -69,9 +69,10 @@ pub(super) fn same_origin(a: &str, b: &str) -> bool {
     a.is_some() && a == origin(b)
 }
 
-/// Resolves the target of a redirect against the URL that gave it.
+/// Resolves the target of a redirect against the URL that gave it (RFC 3986, 5.2).
 pub(super) fn join(base: &str, to: &str) -> Option<String> {
-    if to.contains("://") {
+    let to = to.split('#').next().filter(|to| !to.is_empty())?;
+    if has_scheme(to) {
         return Some(to.to_owned());
     }
     let (scheme, rest) = base.split_once("://")?;
@@ -86,7 +87,41 @@ pub(super) fn join(base: &str, to: &str) -> Option<String> {
         (_, Some(at)) => format!("{}/{to}", path.get(..at)?),
         (_, None) => format!("/{to}"),
     };
-    Some(format!("{scheme}://{host}{path}"))
+    Some(format!("{scheme}://{host}{}", without_dots(&path)))
+}
+
+/// Whether a reference begins with a scheme. What looks like one may as well stand in its query.
+fn has_scheme(to: &str) -> bool {
+    let scheme = to.split(['/', '?']).next().unwrap_or_default();
+    let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    scheme.split_once(':').is_some_and(|(scheme, _)| {
+        scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(is_of_scheme)
+    })
+}
+
+/// A path with its `.` and `..` carried out; many an object store would look for just these names.
+fn without_dots(path: &str) -> String {
+    let (path, query) = path.find('?').map_or((path, ""), |at| path.split_at(at));
+    let mut parts = Vec::new();
+    for part in path.split('/').skip(1) {
+        // What follows a last one is a folder.
+        if matches!(parts.last(), Some(&("." | ".."))) {
+            leave(&mut parts);
+        }
+        parts.push(part);
+    }
+    if matches!(parts.last(), Some(&("." | ".."))) {
+        leave(&mut parts);
+        parts.push("");
+    }
+    format!("/{}{query}", parts.join("/"))
+}
+
+/// Carries out the last part of a path, a `.` or `..`.
+fn leave(parts: &mut Vec<&str>) {
+    if parts.pop() == Some("..") {
+        parts.pop();
+    }
 }
 
 #[cfg(test)]
@@ -122,11 +157,22 @@ mod tests {
             ("/c", "http://a:1/c"),
             ("c", "http://a:1/x/c"),
             ("?c", "http://a:1/x/y?c"),
+            ("/c?d=http://e/f", "http://a:1/c?d=http://e/f"),
+            ("c?d=e:f", "http://a:1/x/c?d=e:f"),
+            ("c#d://e", "http://a:1/x/c"),
+            ("../c", "http://a:1/c"),
+            ("./c/./d/../e", "http://a:1/x/c/e"),
+            ("../../../c/..?../d", "http://a:1/?../d"),
+            ("/c/.", "http://a:1/c/"),
+            ("ftp:c", "ftp:c"),
+            ("HTTPS://b/c", "HTTPS://b/c"),
         ] {
             assert_eq!(join("http://a:1/x/y?z", to).as_deref(), Some(expected));
         }
         assert_eq!(join("http://a", "c").as_deref(), Some("http://a/c"));
-        assert_eq!(join("http://a", ""), None);
+        for nowhere in ["", "#c"] {
+            assert_eq!(join("http://a", nowhere), None);
+        }
     }
 
     #[test]

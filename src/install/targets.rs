@@ -10,6 +10,7 @@ use crate::bundle::{Delivery, Header};
 use crate::busy;
 use crate::device::Target;
 use crate::error::{Error, Result};
+use crate::output::check_apart;
 use crate::remote::Location;
 use crate::report::Reporter;
 use crate::seed;
@@ -78,24 +79,40 @@ pub(super) fn open(
         }
     }
     for target in &targets {
-        check_apart(options, target)?;
+        check_target(options, target)?;
     }
     if let Some(indexes) = &options.write_index {
         for path in indexes.paths() {
-            if targets.iter().any(|target| target.is_at(path)) {
-                return Err(Error::Usage(format!(
-                    "--write-index {} is a target",
-                    path.display()
-                )));
-            }
+            // The index of a seed may be replaced: it was read by then.
+            check_apart("--write-index", path, options.reads_or_writes())?;
             seed::check_index_path(path)?;
         }
     }
     Ok(targets)
 }
 
+impl Install {
+    /// What it reads or writes, and what that is to it; but for the indexes.
+    fn reads_or_writes(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let targets = self.targets.paths().into_iter();
+        let seeds = self.seeds.iter().map(|seed| ("seed", seed.path.as_path()));
+        targets
+            .map(|path| ("target", path))
+            .chain(self.bundle.file().map(|path| ("bundle", path)))
+            .chain(seeds)
+    }
+
+    /// Refuses a file for its report or log, given by `option`, that is one of its own.
+    pub(crate) fn check_output(&self, option: &str, path: &Path) -> Result<()> {
+        let seeds = self.seeds.iter().filter_map(|seed| seed.index.as_deref());
+        let written = self.write_index.iter().flat_map(Targets::paths);
+        let indexes = seeds.chain(written).map(|path| ("block index", path));
+        check_apart(option, path, self.reads_or_writes().chain(indexes))
+    }
+}
+
 /// Refuses a target that the bundle lies on, or that is named as a seed too.
-fn check_apart(options: &Install, target: &Target) -> Result<()> {
+fn check_target(options: &Install, target: &Target) -> Result<()> {
     let refuse = |reason: String| {
         Err(Error::Target {
             path: target.named(),

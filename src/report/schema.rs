@@ -4,6 +4,8 @@
 //! its meaning within a schema.
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
@@ -11,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::http::Counters;
+use crate::output::{is_pipe, open_unwaiting};
 use crate::terminal::size;
 
 /// Version of the report and of the progress lines.
@@ -165,10 +168,11 @@ pub struct SecondsReport {
 impl Report {
     /// Whether a report can be written to a file: found out before anything else is done.
     pub fn check(path: &Path) -> Result<()> {
-        let open = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path);
+        if is_pipe(path) {
+            // Who reads it would see its end now.
+            return Ok(());
+        }
+        let open = OpenOptions::new().create(true).append(true).open(path);
         open.map(drop).map_err(|source| Error::Output {
             path: path.to_owned(),
             source,
@@ -183,7 +187,11 @@ impl Report {
         };
         let mut text = serde_json::to_string_pretty(self).map_err(|e| fail(e.into()))?;
         text.push('\n');
-        std::fs::write(path, text).map_err(fail)
+        let mut how = OpenOptions::new();
+        let how = how.create(true).write(true).truncate(true);
+        open_unwaiting(path, how)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(fail)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -281,6 +282,115 @@ fn the_index_of_what_was_installed_is_stored_and_of_use() {
     }
 }
 
+/// Else a run would end well and leave a report, say, in place of what it installed.
+#[test]
+fn what_is_written_beside_never_replaces_what_is_in_use() {
+    let site = Site::of(Payload::slot("system", mixed_image(90_000, 7)));
+    let files = ["target", "seed", "seed-index", "bundle"];
+    let write_all = || files.map(|name| site.file(name, &site.made.bytes));
+    write_all();
+    symlink("target", site.path("link")).unwrap();
+    let shown = |name: &str| site.path(name).display().to_string();
+    let install = |command: &str, option: &str, name: &str, target: &str| {
+        let seed = format!("{}={}", shown("seed"), shown("seed-index"));
+        Run::new([command, &shown("bundle"), "--target", &shown(target)])
+            .args(["--bundle-hash", &site.made.bundle_hash])
+            .args(if command == "verify" {
+                vec![]
+            } else {
+                vec!["--seed".to_owned(), seed]
+            })
+            .args([option, &shown(name)])
+    };
+    for (command, option, others) in [
+        ("install", "--report", &["seed", "seed-index", "bundle"][..]),
+        ("install", "--log", &["seed", "seed-index", "bundle"]),
+        ("install", "--write-index", &["seed", "bundle"]),
+        ("plan", "--log", &["seed", "seed-index", "bundle"]),
+        ("verify", "--log", &["bundle"]),
+    ] {
+        let own = others.iter().map(|name| (*name, "target"));
+        for (name, target) in own.chain([("target", "target"), ("link", "target"), ("new", "new")])
+        {
+            let outcome = install(command, option, name, target).run();
+            let refused = format!("{option} {} would be written over the", shown(name));
+            outcome.expect_exit(2).expect_stderr(&refused);
+            for file in files {
+                assert_file(site.path(file), &site.made.bytes);
+            }
+            assert!(!site.path("new").exists());
+        }
+    }
+    let inspect = Run::new(["inspect", &shown("bundle"), "--log", &shown("bundle")]);
+    inspect.run().expect_exit(2);
+    assert_file(site.path("bundle"), &site.made.bytes);
+    // What a seed's index said is known by the time it is replaced.
+    let renewed = install("install", "--write-index", "seed-index", "target");
+    renewed.run().expect_exit(0);
+}
+
+#[test]
+fn any_number_of_seeds_leaves_files_for_connections() {
+    let site = Site::of(Payload::slot("system", mixed_image(2_000_000, 7)));
+    let seed = site.file("seed", &random_image(10_000, 8));
+    let mut run = Command::new("sh");
+    run.args([
+        "-c",
+        "ulimit -n 50; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_reflash"),
+    ]);
+    run.args([
+        "install",
+        &site.server.url("/b"),
+        "--bundle-hash",
+        &site.made.bundle_hash,
+    ]);
+    run.arg("--target").arg(site.path("target"));
+    for _ in 0..100 {
+        run.arg("--seed").arg(&seed);
+    }
+    let output = run.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("left out") && !said.contains("connection fewer"),
+        "{said}"
+    );
+    assert_file(site.path("target"), site.image());
+}
+
+#[test]
+fn pipes_that_nobody_reads_are_not_waited_for() {
+    let site = Site::of(Payload::slot("system", mixed_image(90_000, 7)));
+    let pipe = site.path("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let run = |option: &str| site.install().args([option.as_ref(), pipe.as_os_str()]);
+    run("--log")
+        .run()
+        .expect_exit(2)
+        .expect_stderr("nobody reads");
+    run("--write-index").run().expect_exit(2);
+    let reported = site.command("install", &site.path("target"));
+    let reported = reported.args(["--report".as_ref(), pipe.as_os_str()]).run();
+    reported.expect_exit(0).expect_stderr("nobody reads");
+    // One that is read gets it whole.
+    let reader = Command::new("cat")
+        .arg(&pipe)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let current = site.command("install", &site.path("target"));
+    current
+        .args(["--report".as_ref(), pipe.as_os_str()])
+        .run()
+        .expect_exit(0);
+    let read = reader.wait_with_output().unwrap().stdout;
+    let report: Value = serde_json::from_slice(&read).unwrap();
+    assert_eq!(text(&report, "/result"), "current");
+}
+
 #[test]
 fn an_index_that_cannot_be_stored_is_refused_at_once() {
     let site = Site::of(Payload::slot("system", mixed_image(90_000, 7)));
@@ -290,12 +400,6 @@ fn an_index_that_cannot_be_stored_is_refused_at_once() {
             .args(["--write-index".as_ref(), path.as_os_str()]);
         run.run().expect_exit(2).expect_stderr("cannot write");
     }
-    let target = site.file("target", b"old");
-    let run = site
-        .install()
-        .args(["--write-index".as_ref(), target.as_os_str()]);
-    run.run().expect_exit(2).expect_stderr("is a target");
-    assert_file(target, b"old");
     assert!(site.server.requests().is_empty());
     let slots = Site::new(
         &Bundle::of(Payload::slot("a", &b"1"[..])).payload(Payload::slot("b", &b"2"[..])),

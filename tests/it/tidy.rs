@@ -35,8 +35,8 @@ const IMPORTS: [(&str, &[&str]); 44] = [
     ("output", &["error"]),
     ("image", &["bundle", "chunker", "error", "hash", "scan"]),
     ("terminal", &[]),
-    ("notify", &[]),
-    ("report", &["error", "http", "terminal"]),
+    ("notify", &["output"]),
+    ("report", &["error", "http", "output", "terminal"]),
     ("work", &[]),
     (
         "console",
@@ -81,8 +81,8 @@ const IMPORTS: [(&str, &[&str]); 44] = [
         "install",
         &[
             "bundle", "busy", "device", "error", "fetch", "hash", "http", "link", "old", "open",
-            "plan", "readback", "remote", "report", "retry", "rugix", "seed", "terminal", "unpack",
-            "write",
+            "output", "plan", "readback", "remote", "report", "retry", "rugix", "seed", "terminal",
+            "unpack", "write",
         ],
     ),
     // It only compares.
@@ -128,8 +128,8 @@ const IMPORTS: [(&str, &[&str]); 44] = [
         "args",
         &[
             "chunker", "clock", "connect", "console", "error", "estimate", "hash", "http", "index",
-            "inspect", "install", "link", "open", "pack", "proxy", "remote", "retry", "seed",
-            "sign", "tls", "trust", "verify",
+            "inspect", "install", "link", "open", "output", "pack", "proxy", "remote", "retry",
+            "seed", "sign", "tls", "trust", "verify",
         ],
     ),
 ];
@@ -154,7 +154,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("p384", &["trust/key"]),
     // In tls it is the part of rustls by that name.
     ("ring", &["hash/with_ring", "trust/key", "tls"]),
-    ("rustix", &["console", "device"]),
+    ("rustix", &["console", "device", "output"]),
     ("rustls", &["tls"]),
     ("rustls_pki_types", &["trust/with"]),
     (

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 pub(super) struct Scripted {
     port: u16,
@@ -17,6 +18,13 @@ pub(super) struct Scripted {
 impl Scripted {
     /// The closure gets the number of the request and its range.
     pub(super) fn start(answer: impl Fn(usize, Range<u64>) -> Vec<u8> + Send + 'static) -> Self {
+        Self::dripping(move |number, range| (answer(number, range), ""))
+    }
+
+    /// The same, and what the closure gives besides is sent now and then as long as anybody listens.
+    pub(super) fn dripping(
+        answer: impl Fn(usize, Range<u64>) -> (Vec<u8>, &'static str) + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let stop = Arc::new(AtomicBool::new(false));
@@ -28,8 +36,13 @@ impl Scripted {
                 }
                 let mut stream = stream.unwrap();
                 let range = read_range(&stream);
+                let (at_once, drip) = answer(number, range);
                 // The client may have seen enough and be gone.
-                drop(stream.write_all(&answer(number, range)));
+                let mut listens = stream.write_all(&at_once).is_ok();
+                while listens && !drip.is_empty() && !stopped.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(20));
+                    listens = stream.write_all(drip.as_bytes()).is_ok();
+                }
             }
         });
         Self {

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use super::scripted::{partial, Scripted};
 use super::State::{Incomplete, Untouched};
 use super::{
     always, bad, check, from_middle, good, once, ordered, plain_bytes, plain_requests, rule,
@@ -251,6 +252,52 @@ fn a_byte_now_and_then_is_no_progress() {
         let args = [args, &["--stall-timeout", STALL, "--http-max-retries", "2"]].concat();
         let done = Done::of(Try::new(&server.url("/b")).args(args));
         done.outcome.expect_exit(3);
+    }
+}
+
+/// Wherever in an answer it is that bytes come now and then, each in time.
+#[test]
+fn no_part_of_an_answer_trickles_for_ever() {
+    const CHUNKED: &str = "Transfer-Encoding: chunked\r\n";
+    // The head's lines, what comes behind it at once and then now and then; the exit code.
+    for (head, begun, drip, exit) in [
+        ("206 P\r\nX: ", "", "a", 3),
+        (
+            "103 Early Hints\r\n\r\n",
+            "",
+            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+            3,
+        ),
+        ("404 Not Found\r\nContent-Length: 9999\r\n\r\n", "", "a", 4),
+        (
+            "503 Busy\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "1;",
+            "a",
+            3,
+        ),
+        ("part", "", "a", 3),
+        (CHUNKED, "1;", "a", 3),
+        (CHUNKED, "1\r\na\r\n0\r\nX: ", "a", 3),
+    ] {
+        let file = SCENE.bundle();
+        let server = Scripted::dripping(move |number, range| {
+            if number == 0 {
+                return (partial(file, range, ""), "");
+            }
+            // A range that begins sooner, or the one asked for.
+            let start = range.start - if head == "part" { 5000 } else { 0 };
+            let (last, size) = (range.end - 1, file.len());
+            let part = format!("206 P\r\nContent-Range: bytes {start}-{last}/{size}\r\n");
+            let head = match head {
+                "part" => format!("{part}\r\n"),
+                CHUNKED => format!("{part}{CHUNKED}\r\n"),
+                other => other.to_owned(),
+            };
+            (format!("HTTP/1.1 {head}{begun}").into_bytes(), drip)
+        });
+        let args = ["--stall-timeout", "200ms", "--http-max-retries", "1"];
+        let done = Done::of(Try::new(&server.url()).args(args));
+        done.outcome.expect_exit(exit);
     }
 }
 
