@@ -116,7 +116,7 @@ fn console(mode: Mode, level: log::LevelFilter, log: Option<&Path>) -> Result<Ar
 fn run_install(install: &args::Install) -> Result<(), Failure> {
     let console = console(install.progress, install.level, install.log.as_deref())?;
     if let Some(path) = &install.report {
-        Report::check(path)?;
+        Report::begin(path)?;
     }
     let reporter = Arc::new(console.reporter());
     end_on_signals(&reporter, install.report.clone());

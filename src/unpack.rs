@@ -153,7 +153,13 @@ impl<'p> Unpacker<'p> {
                 }
             };
         }
-        pool.take(number, self.blocks)
+        let made = pool.take(number, self.blocks);
+        drop(pool);
+        if made.is_none() {
+            // A block that there was no room for may have kept the threads from smaller ones behind it.
+            self.ahead.stir();
+        }
+        made
     }
 
     fn work(&self) {

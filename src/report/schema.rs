@@ -4,7 +4,7 @@
 //! its meaning within a schema.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
@@ -166,17 +166,19 @@ pub struct SecondsReport {
 }
 
 impl Report {
-    /// Whether a report can be written to a file: found out before anything else is done.
-    pub fn check(path: &Path) -> Result<()> {
+    /// Empties the file of a report, before anything else is done: that it cannot be written is found
+    /// out now, and a run that is killed leaves nobody with what an earlier one had to say.
+    pub fn begin(path: &Path) -> Result<()> {
         if is_pipe(path) {
             // Who reads it would see its end now.
             return Ok(());
         }
-        let open = OpenOptions::new().create(true).append(true).open(path);
-        open.map(drop).map_err(|source| Error::Output {
-            path: path.to_owned(),
-            source,
-        })
+        File::create(path)
+            .map(drop)
+            .map_err(|source| Error::Output {
+                path: path.to_owned(),
+                source,
+            })
     }
 
     /// Writes the report to a file as one JSON object.

@@ -264,6 +264,7 @@ fn a_kill_in_the_middle_keeps_what_is_there() {
             .dedup(),
     );
     let size = site.made.payloads[0].image.len() as u64;
+    fs::write(site.path("report"), "{\"result\": \"installed\"}").unwrap();
     let mut run = site.run().args(["--limit-rate", "4M"]).spawn();
     let start = Instant::now();
     let reached = || fs::metadata(site.path("target")).is_ok_and(|m| m.len() > size * 6 / 10);
@@ -276,6 +277,8 @@ fn a_kill_in_the_middle_keeps_what_is_there() {
     }
     run.kill();
     run.finish().expect_killed_by(9);
+    let report = fs::read_to_string(site.path("report")).unwrap();
+    assert_eq!(report, "", "what an earlier run had to say");
     let (fetched, kept) = site.again("killed at 60 %");
     let blocks = site.made.payloads[0].blocks.len() as u64;
     assert!(kept * 2 > blocks, "{kept} of {blocks} kept");
