@@ -5,8 +5,8 @@ CARGO  ?= cargo
 BUILD  := $(abspath $(or $(CARGO_TARGET_DIR),target))
 TARGET ?= x86_64-unknown-linux-musl
 prefix ?= /usr/local
-# Of our own code in static binaries, which live in an initramfs; 3 is faster and larger.
-OPT_LEVEL ?= s
+# Of our own code in static binaries but src/xz; 3 is faster and larger.
+OPT_LEVEL ?= z
 
 include cross/routes.mk
 
@@ -50,7 +50,7 @@ test: ## unit and integration tests
 
 .PHONY: test-lzma-rust2
 test-lzma-rust2: ## what depends on the decoder, with the other one
-	$(CARGO) test --locked --features lzma-rust2 --lib xz
+	$(CARGO) test --locked --features lzma-rust2 --package reflash-xz
 
 .PHONY: fuzz-smoke
 fuzz-smoke: ## every parser of remote bytes a fixed number of times, on stable Rust, in half a minute

@@ -189,7 +189,9 @@ mod unpack;
 pub mod verify;
 mod work;
 mod write;
-mod xz;
+
+// A package of its own, so that it can be compiled for speed where the rest is for size.
+use reflash_xz as xz;
 
 pub use chunker::Chunker;
 pub use error::{Class, Error, Result, Subject};
