@@ -61,7 +61,7 @@ impl Lzma2 {
     }
 }
 
-/// The same by lzma-rust2: half as fast again, with state of its own for each stream. It is strict
+/// The same by lzma-rust2: a third faster, with state of its own for each stream. It is strict
 /// about the ends of chunks, so that it needs no gate; exactly the walked size is read from it.
 #[cfg(feature = "lzma-rust2")]
 #[derive(Debug)]
