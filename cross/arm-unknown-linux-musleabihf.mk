@@ -1,6 +1,6 @@
 # ARMv6, hard float: VFPv2, as in the first Raspberry Pi and the Zero.
-# 1,178,852 and 1,840,276 measured: it has no Thumb-2.
-SIZE_BUDGET_bare := 1200000
+# 997,168 and (before src/xz was a package) 1,840,276 measured: it has no Thumb-2.
+SIZE_BUDGET_bare := 1008000
 SIZE_BUDGET_full := 1875000
 TARGET_RUSTFLAGS :=
 # As for ARMv7.
